@@ -1,0 +1,50 @@
+"""What the supervisor asks of the profiled processes: ``settings.json`` in the recording folder.
+
+Standard library only: the profiled script imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+NAME = "settings.json"
+FOLDER_VARIABLE = "DLPROF_RECORDING"
+"""Environment variable that names the recording folder to every process under the supervisor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is recorded, and when the script is stopped.
+
+    Attributes:
+        steps: Measured steps, or None for all: then the script is never stopped.
+        warmup: Steps before the measured ones.
+        trace_steps: Steps under torch.profiler; 0 for none.
+        max_disk_bytes: Recording stops when a process has written this much.
+        supervisor_pid: The process that waits for the script.
+    """
+
+    steps: int | None
+    warmup: int
+    trace_steps: int
+    max_disk_bytes: int
+    supervisor_pid: int
+
+    def save(self, folder: Path) -> None:
+        """Write into the recording folder ``folder``."""
+        (folder / NAME).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def load_settings(folder: str) -> Settings:
+    """Read the settings of a run.
+
+    Args:
+        folder: The recording folder.
+
+    Raises:
+        OSError, ValueError, TypeError: Not there, or not ours.
+    """
+    with open(f"{folder}/{NAME}", encoding="utf-8") as file:
+        return Settings(**json.load(file))

@@ -1,0 +1,79 @@
+"""What the simulator needs to know of a measured run: service times per batch, and what limits them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.model.kinds import Component
+
+Nanoseconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One component's share of the work on each batch.
+
+    Attributes:
+        cpu_ns: On-CPU time, helper threads included; shape ``(batches,)``.
+        blocked_ns: Time blocked (not: waiting for a core); shape ``(batches,)``.
+    """
+
+    cpu_ns: Nanoseconds
+    blocked_ns: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A measured input pipeline and the step it feeds. All arrays have shape ``(batches,)``, in batch order.
+
+    Attributes:
+        workers: ``num_workers`` in force.
+        prefetch_factor: Batches requested ahead per worker (0 where there are no workers).
+        in_order: Whether batches are returned in the order of their indices.
+        cores: Cores this rank can use: affinity and cgroup quota, over the ranks of the node.
+        parts: Self time per component of making one batch where it is made: in a worker, or in the main process
+            with 0 workers. Waiting for a core is left out, since the simulator derives it.
+        handover_cpu_ns: A worker's own cost of handing a batch over (pickling, writing to the pipe). With 0 workers
+            this is what one probed batch cost, repeated.
+        receive_cpu_ns: The main process's cost of receiving a batch (reading, unpickling). As above with 0 workers.
+        main_wall_ns: The step outside the request for a batch, wall time.
+        main_cpu_ns: CPU time of the main process (all its threads) in that part; may exceed the wall time.
+        step_ns: The measured steps, wall time.
+        wait_ns: The part of each step inside the request for a batch.
+        handover_known: False where hand-over could be neither measured nor probed.
+        batch_bytes: Bytes of one batch's tensors, -1 where unknown.
+        shm_free_bytes: Free space in /dev/shm, -1 where unknown.
+    """
+
+    workers: int
+    prefetch_factor: int
+    in_order: bool
+    cores: float
+    parts: dict[Component, Part]
+    handover_cpu_ns: Nanoseconds
+    receive_cpu_ns: Nanoseconds
+    main_wall_ns: Nanoseconds
+    main_cpu_ns: Nanoseconds
+    step_ns: Nanoseconds
+    wait_ns: Nanoseconds
+    handover_known: bool = True
+    batch_bytes: int = -1
+    shm_free_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A bootstrap estimate.
+
+    Attributes:
+        low: 5th percentile.
+        mid: Median.
+        high: 95th percentile.
+    """
+
+    low: float
+    mid: float
+    high: float
