@@ -18,6 +18,8 @@ class Kind(IntEnum):
     """``iter(loader)``: workers are started or reset."""
     OPTIMIZER = 3
     CHECKPOINT = 4
+    BODY = 5
+    """The rest of a step: from a batch's arrival to the next request."""
 
     # Data work, in whichever process does it.
     FETCH = 10

@@ -1,0 +1,90 @@
+"""Puts the hooks in place in one process; called by the bootstrap before the script's own code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dlprof.capture import seams
+from dlprof.capture.dataloader import DataLoaderHooks
+from dlprof.capture.post_import import PostImportFinder
+from dlprof.capture.recorder import now
+from dlprof.capture.session import Session
+from dlprof.capture.worker import timed_worker_loop
+from dlprof.formats.settings_file import load_settings
+from dlprof.model.kinds import Kind
+
+_session: Session | None = None
+
+
+def install(folder: str) -> None:
+    """Hook torch's loader and optimizers, ``torch.save`` and the seams, each when the script imports it.
+
+    Args:
+        folder: The recording folder.
+
+    Raises:
+        OSError, ValueError, TypeError: The folder holds no settings that can be read.
+    """
+    global _session  # noqa: PLW0603 - one session a process
+    session = Session(folder, load_settings(folder))
+    _session = session
+    loader_hooks = DataLoaderHooks(session)
+    table: dict[str, Callable[[ModuleType], None]] = {
+        "torch.utils.data._utils.worker": lambda module: _hook_worker(session, loader_hooks, module),
+        "torch.utils.data.dataloader": loader_hooks.install,
+        "torch.optim.optimizer": lambda module: _hook_optimizers(session, module),
+        "torch.serialization": lambda module: _hook_save(session, module),
+        **seams.hooks(session.recorder),
+    }
+    guarded = {name: _guarded(session, name, hook) for name, hook in table.items()}
+    PostImportFinder(guarded).install()
+
+
+def _guarded(
+    session: Session, name: str, hook: Callable[[ModuleType], None]
+) -> Callable[[ModuleType], None]:
+    def run(module: ModuleType) -> None:
+        try:
+            hook(module)
+        except Exception as error:
+            session.recorder.notice("hook-missing", hook=name, error=f"{type(error).__name__}: {error}")
+
+    return run
+
+
+def _hook_worker(session: Session, loader_hooks: DataLoaderHooks, module: Any) -> None:
+    module._worker_loop = timed_worker_loop(session, loader_hooks, module._worker_loop)
+
+
+def _hook_optimizers(session: Session, module: Any) -> None:
+    def before(*_: Any) -> None:
+        session.optimizer_begins()
+
+    def after(*_: Any) -> None:
+        session.optimizer_ends()
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+
+
+def _hook_save(session: Session, module: Any) -> None:
+    import functools  # noqa: PLC0415
+
+    original = module.save
+    recorder = session.recorder
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        start = now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if recorder.on:
+                try:
+                    recorder.thread().writer.add(Kind.CHECKPOINT, start, now())
+                except Exception as error:
+                    recorder.failed("save", error)
+
+    module.save = save

@@ -1,0 +1,154 @@
+"""Finds the training loop among the script's loaders, counts its batches, and says when to trace and when to stop.
+
+A step is one batch taken by the training loop. The loop's loader is the one whose batches are followed by optimizer
+steps; without a DataLoader the steps are optimizer steps; without an optimizer the batches of the loader in use.
+The same rule is applied again, with hindsight, when the recording is analysed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from dlprof.formats.settings_file import Settings
+
+OPTIMIZER_LOOP = 0
+"""Stands for the training loop's loader in a script that steps an optimizer without a DataLoader."""
+
+_TRACE_AFTER_STEPS_IF_ALL = 50
+_PATIENCE = 4
+
+
+class Action(Enum):
+    """What to do before the next batch is requested."""
+
+    NOTHING = 0
+    START_TRACE = 1
+    STOP_TRACE = 2
+    STOP = 3
+
+
+class Loop:
+    """The training loop as far as it is known.
+
+    Args:
+        settings: What was asked for.
+        has_optimizer: Whether any optimizer exists in the process; asked once, when a loader has given as many
+            batches as there are steps before the trace and no optimizer step was seen.
+    """
+
+    def __init__(self, settings: Settings, has_optimizer: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._has_optimizer = has_optimizer
+        self._expects_optimizer: bool | None = None
+        self._batches: dict[int, int] = {}
+        self._recent: list[int] = []
+        self._trace_at: int | None = None
+        self._trace_until: int | None = None
+        self._lengths: dict[int, int | None] = {}
+        self.training: int | None = None
+        self.optimizer_steps = 0
+        self.done = False
+
+    def loader_made(self, loader: int, length: int | None) -> None:
+        """A loader is iterated for the first time; ``length`` in batches, None where it is not known."""
+        self._lengths.setdefault(loader, length)
+
+    def batch_taken(self, loader: int) -> None:
+        """The script has received one batch."""
+        self._batches[loader] = self._batches.get(loader, 0) + 1
+        if loader in self._recent:
+            self._recent.remove(loader)
+        self._recent.append(loader)
+
+    def optimizer_stepped(self) -> None:
+        """An optimizer has taken a step."""
+        self.optimizer_steps += 1
+        if self._recent:
+            if self.training not in self._recent:
+                self.training = self._recent[-1]
+            self._recent.clear()
+        elif self.training in (None, OPTIMIZER_LOOP) and not self._batches:
+            self.training = OPTIMIZER_LOOP
+
+    def taken(self, loader: int) -> int:
+        """Batches that ``loader`` has given; optimizer steps for ``OPTIMIZER_LOOP``."""
+        return self.optimizer_steps if loader == OPTIMIZER_LOOP else self._batches.get(loader, 0)
+
+    def is_training(self, loader: int) -> bool:
+        """Whether ``loader`` is the training loop's, as far as can be told now."""
+        if self.training is not None:
+            return loader == self.training
+        taken = self.taken(loader)
+        before_trace = self._settings.warmup + (self._settings.steps or _TRACE_AFTER_STEPS_IF_ALL)
+        if taken < min(before_trace, self._planned_trace(loader)[0]):
+            return False
+        if self._expects_optimizer is None:
+            self._expects_optimizer = self._has_optimizer()
+        # An optimizer that has not stepped yet may belong to gradient accumulation; one that never steps does not.
+        return not self._expects_optimizer or taken > _PATIENCE * self._total()
+
+    def next_action(self, loader: int, *, tracing: bool) -> Action:
+        """What to do before ``loader`` is asked for its next batch.
+
+        Args:
+            loader: Whose batch is requested.
+            tracing: Whether torch.profiler is on by our doing.
+        """
+        if self.done:
+            return Action.STOP
+        if not self.is_training(loader):
+            return Action.NOTHING
+        taken = self.taken(loader)
+        if tracing:
+            if self._trace_until is not None and taken >= self._trace_until:
+                return self._after_trace(taken)
+            return Action.NOTHING
+        if self._trace_at is None and self._settings.trace_steps:
+            begin, length = self._planned_trace(loader)
+            if length and taken >= begin:
+                self._trace_at, self._trace_until = taken, taken + length
+                return Action.START_TRACE
+        return self._stop_if_all_taken(taken)
+
+    def trace_ended(self, loader_taken: int) -> None:
+        """The trace ended before its time (end of an epoch, too large, or it could not be started)."""
+        self._trace_at = self._trace_at if self._trace_at is not None else loader_taken
+        self._trace_until = loader_taken
+
+    @property
+    def batches_total(self) -> int | None:
+        """Batches until the script is stopped, None for never."""
+        return None if self._settings.steps is None else self._total()
+
+    def _after_trace(self, taken: int) -> Action:
+        if self._stop_if_all_taken(taken) is Action.STOP:
+            return Action.STOP
+        return Action.STOP_TRACE
+
+    def _total(self) -> int:
+        settings = self._settings
+        return settings.warmup + (settings.steps or _TRACE_AFTER_STEPS_IF_ALL) + settings.trace_steps
+
+    def _stop_if_all_taken(self, taken: int) -> Action:
+        settings = self._settings
+        if settings.steps is None:
+            return Action.NOTHING
+        traced = 0
+        if self._trace_at is not None and self._trace_until is not None:
+            traced = min(taken, self._trace_until) - self._trace_at
+        if taken - traced < settings.warmup + settings.steps:
+            return Action.NOTHING
+        self.done = True
+        return Action.STOP
+
+    def _planned_trace(self, loader: int) -> tuple[int, int]:
+        """First traced batch and how many; from the end of the first epoch where that is shorter than the run."""
+        settings = self._settings
+        begin = settings.warmup + (settings.steps or _TRACE_AFTER_STEPS_IF_ALL)
+        length = self._lengths.get(loader)
+        if length is None or length >= begin + settings.trace_steps:
+            return begin, settings.trace_steps
+        # Half of what is left of the epoch stays untraced: the step time comes from there.
+        traced = min(settings.trace_steps, max(0, length - settings.warmup) // 2)
+        return (length - traced, traced) if traced else (begin, settings.trace_steps)

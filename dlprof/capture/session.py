@@ -1,0 +1,366 @@
+"""One profiled process: what its hooks call, and the decisions between two steps.
+
+All functions here may be called from any thread of the script. None raises, except ``SystemExit(0)`` out of
+``before_request`` when all steps that were asked for are recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import sys
+import threading
+import weakref
+from typing import Any
+
+from dlprof.capture import batches
+from dlprof.capture.loop import OPTIMIZER_LOOP, Action, Loop
+from dlprof.capture.recorder import Recorder, ThreadRecord, now, process_cpu, thread_cpu
+from dlprof.capture.tracing import Tracer
+from dlprof.formats.progress_file import ALL_STEPS, Phase, ProgressWriter
+from dlprof.formats.settings_file import Settings
+from dlprof.model.kinds import Flag, Kind, Role
+
+
+class Request:
+    """One request for a batch in progress; what ``before_request`` knows and ``after_request`` needs."""
+
+    __slots__ = ("cpu", "loader", "nested", "process_cpu", "runnable", "start", "thread")
+
+    def __init__(self, thread: ThreadRecord, loader: int, nested: bool) -> None:
+        self.thread = thread
+        self.loader = loader
+        self.nested = nested
+        self.process_cpu = process_cpu()
+        self.runnable = thread.runnable_ns()
+        self.cpu = thread_cpu()
+        self.start = now()
+
+
+class Session:
+    """The recording of one process.
+
+    Args:
+        folder: The recording folder.
+        settings: What was asked for.
+    """
+
+    def __init__(self, folder: str, settings: Settings) -> None:
+        self.recorder = Recorder(folder, settings)
+        self._settings = settings
+        self._began_ns = now()
+        self._begin()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._at_exit)
+
+    def _begin(self) -> None:
+        self._loop = Loop(self._settings, _any_optimizer)
+        self._tracer = Tracer(self.recorder)
+        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._loader_count = 0
+        self._iterator_count = 0
+        self._body: tuple[int, int, int, int, int, int] | None = None
+        self._progress: ProgressWriter | None = None
+        self._wait_ns = 0
+        self._measured_ns = 0
+        self._first_batch_ns = 0
+        self._stop_ns = 0
+        self._batch_described: set[int] = set()
+        self._optimizer_start: tuple[int, int] | None = None
+
+    def _after_fork(self) -> None:
+        self._tracer.abandon()
+        self.recorder.after_fork()
+        self._begin()
+
+    # ---- loaders -----------------------------------------------------------------------------------------------
+
+    def loader_number(self, loader: Any, describe: Any) -> int:
+        """The number of a DataLoader (from 1), described in an event when it is first seen."""
+        number = self._loaders.get(loader)
+        if number is None:
+            self._loader_count += 1
+            number = self._loaders[loader] = self._loader_count
+            facts: dict[str, Any] = describe(loader)
+            self._loop.loader_made(number, facts.get("length"))
+            self.recorder.event("loader", id=number, **facts)
+        return number
+
+    def before_iteration(self, workers: int) -> None:
+        """A loader is about to make or reset its iterator."""
+        if self._loop.done:
+            self._stop_script()
+        if workers and self._tracer.on:
+            # Workers forked under the profiler would go on recording into memory that nobody reads.
+            self._end_trace()
+
+    def iteration_begun(self, start_ns: int, loader: int, workers: list[int]) -> int:
+        """Record that an iterator was made or reset; returns its number (from 1)."""
+        self._iterator_count += 1
+        number = self._iterator_count
+        writer = self.recorder.thread().writer
+        writer.add(Kind.ITER, start_ns, now(), iterator=number, value=loader)
+        self.recorder.event("iterator", id=number, loader=loader, workers=workers)
+        return number
+
+    # ---- requests for a batch ------------------------------------------------------------------------------------
+
+    def before_request(self, loader: int) -> Request | None:
+        """The script asks ``loader`` for a batch. None where recording has ended.
+
+        Raises:
+            SystemExit: All steps are recorded and the script is to end.
+        """
+        recorder = self.recorder
+        if not recorder.on:
+            if self._loop.done:
+                self._stop_script()
+            return None
+        try:
+            thread = recorder.thread()
+            nested = thread.data_depth > 0
+            if not nested:
+                self._end_body(loader)
+                self._decide(loader)
+            thread.data_depth += 1
+            return Request(thread, loader, nested)
+        except Exception as error:
+            recorder.failed("request", error)
+            return None
+
+    def after_request(
+        self, request: Request, *, ended: bool, batch: Any, number: int, iterator: int, ready: int
+    ) -> None:
+        """The request has returned.
+
+        Args:
+            request: What ``before_request`` gave.
+            ended: Whether it raised instead of returning a batch.
+            batch: The batch.
+            number: The batch's number within its iterator, -1 if not known.
+            iterator: The iterator's number.
+            ready: Batches that lay ready when it was asked, -1 if not known.
+        """
+        end = now()
+        thread = request.thread
+        thread.data_depth -= 1
+        try:
+            flags = (Flag.ENDED if ended else 0) | (Flag.NESTED if request.nested else 0)
+            thread.writer.add(
+                Kind.NEXT,
+                request.start,
+                end,
+                number,
+                iterator,
+                0,
+                thread_cpu() - request.cpu,
+                thread.runnable_ns() - request.runnable,
+                process_cpu() - request.process_cpu,
+                ready,
+                1,
+                flags,
+            )
+            if not request.nested:
+                self._batch_arrived(request, end, ended, batch, number, iterator)
+                thread.writer.flush()
+        except Exception as error:
+            self.recorder.failed("request", error)
+
+    def _batch_arrived(
+        self, request: Request, end: int, ended: bool, batch: Any, number: int, iterator: int
+    ) -> None:
+        loop, loader = self._loop, request.loader
+        if ended:
+            if self._tracer.on and loop.is_training(loader):
+                self._end_trace()
+            return
+        loop.batch_taken(loader)
+        if not self._first_batch_ns:
+            self._first_batch_ns = end - self._began_ns
+        thread = request.thread
+        if loader not in self._batch_described and loop.taken(loader) > self._settings.warmup:
+            self._batch_described.add(loader)
+            begin = now()
+            self.recorder.event("batch", loader=loader, **batches.describe(batch))
+            thread.writer.add(Kind.OWN, begin, now(), name=self.recorder.name("describe-batch"))
+        if loop.taken(loader) > self._settings.warmup and loop.training in (None, loader):
+            self._wait_ns += end - request.start
+            self._measured_ns += end - request.start
+        self._write_progress(loader, end)
+        if self._body is None:
+            self._body = (loader, number, iterator, process_cpu(), thread.runnable_ns(), thread_cpu())
+            self._body_start = now()
+
+    def _end_body(self, loader: int) -> None:
+        if self._body is None:
+            return
+        end = now()
+        of_loader, number, iterator, in_process, runnable, cpu = self._body
+        if of_loader != loader and self._loop.is_training(of_loader):
+            # Another loader's request inside the step: the step goes on.
+            return
+        self._body = None
+        thread = self.recorder.thread()
+        thread.writer.add(
+            Kind.BODY,
+            self._body_start,
+            end,
+            number,
+            iterator,
+            0,
+            thread_cpu() - cpu,
+            thread.runnable_ns() - runnable,
+            process_cpu() - in_process,
+        )
+        if self._loop.taken(of_loader) > self._settings.warmup and self._loop.training in (None, of_loader):
+            self._measured_ns += end - self._body_start
+
+    # ---- between two steps ---------------------------------------------------------------------------------------
+
+    def _decide(self, loader: int) -> None:
+        if self._tracer.on and self._tracer.too_large():
+            self.recorder.notice("trace-too-large")
+            self._end_trace()
+        action = self._loop.next_action(loader, tracing=self._tracer.on)
+        if action is Action.START_TRACE:
+            self._start_trace(loader)
+            if not self._tracer.on:
+                action = self._loop.next_action(loader, tracing=False)
+        if action is Action.STOP_TRACE:
+            self._end_trace()
+        if action is Action.STOP:
+            self._end_trace()
+            self._stop_script()
+        if self._tracer.on:
+            self._tracer.mark()
+
+    def _start_trace(self, loader: int) -> None:
+        try:
+            if self._tracer.start():
+                return
+        except Exception as error:
+            self.recorder.notice("trace-failed", error=f"{type(error).__name__}: {error}")
+        self._loop.trace_ended(self._loop.taken(loader))
+
+    def _end_trace(self) -> None:
+        if not self._tracer.on:
+            return
+        training = self._loop.training
+        with contextlib.suppress(Exception):
+            self._tracer.mark()
+        try:
+            self._tracer.stop()
+        except Exception as error:
+            self.recorder.notice("trace-failed", error=f"{type(error).__name__}: {error}")
+        if training is not None:
+            self._loop.trace_ended(self._loop.taken(training))
+
+    def _stop_script(self) -> None:
+        if not self._stop_ns:
+            self._stop_ns = now()
+            self.recorder.event("stop", monotonic_ns=self._stop_ns)
+            self.recorder.flush_all()
+            with contextlib.suppress(OSError):
+                self._write_progress(self._loop.training or OPTIMIZER_LOOP, self._stop_ns)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(0)
+
+    def _write_progress(self, loader: int, when: int) -> None:
+        loop = self._loop
+        if loop.training not in (None, loader):
+            return
+        if self._progress is None:
+            self._progress = ProgressWriter(self.recorder.folder)
+        taken = loop.taken(loader)
+        if loop.done:
+            phase = Phase.DONE
+        elif self._tracer.on:
+            phase = Phase.TRACING
+        else:
+            phase = Phase.MEASURING if taken > self._settings.warmup else Phase.WARM_UP
+        total = loop.batches_total
+        self._progress.write(
+            phase,
+            taken,
+            ALL_STEPS if total is None else total,
+            self._wait_ns,
+            self._measured_ns,
+            self._first_batch_ns,
+            self._stop_ns,
+            when,
+        )
+
+    # ---- optimizer ------------------------------------------------------------------------------------------------
+
+    def optimizer_begins(self) -> None:
+        """An optimizer's ``step`` is called."""
+        if self.recorder.on:
+            self._optimizer_start = (now(), thread_cpu())
+
+    def optimizer_ends(self) -> None:
+        """An optimizer's ``step`` has returned.
+
+        Raises:
+            SystemExit: As ``before_request``, in a script without a DataLoader.
+        """
+        recorder = self.recorder
+        begun, self._optimizer_start = self._optimizer_start, None
+        if not recorder.on or begun is None:
+            return
+        try:
+            thread = recorder.thread()
+            end = now()
+            thread.writer.add(Kind.OPTIMIZER, begun[0], end, on_cpu_ns=thread_cpu() - begun[1])
+            self._loop.optimizer_stepped()
+            if self._loop.training == OPTIMIZER_LOOP:
+                if not self._first_batch_ns:
+                    self._first_batch_ns = end - self._began_ns
+                thread.writer.flush()
+                self._write_progress(OPTIMIZER_LOOP, end)
+                self._decide(OPTIMIZER_LOOP)
+        except Exception as error:
+            recorder.failed("optimizer", error)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def _at_exit(self) -> None:
+        if self.recorder.role is not Role.MAIN:
+            return
+        error = getattr(sys, "last_value", None)
+        with contextlib.suppress(Exception):
+            self._end_body(-1)
+        try:
+            self._tracer.export()
+        except Exception as problem:
+            self.recorder.notice("trace-failed", error=f"{type(problem).__name__}: {problem}")
+        self.recorder.flush_all()
+        if self._loader_count or self._loop.optimizer_steps:
+            self.recorder.event(
+                "exit",
+                monotonic_ns=now(),
+                exception=None if error is None else type(error).__name__,
+                message=None if error is None else str(error)[:2000],
+                spans=self.recorder.counts(),
+                torch=_torch_facts(),
+            )
+
+
+def _any_optimizer() -> bool:
+    torch = sys.modules.get("torch")
+    optimizer = getattr(getattr(torch, "optim", None), "Optimizer", None)
+    # The type and not isinstance(), which would run the __class__ property of proxies.
+    return optimizer is not None and any(issubclass(type(thing), optimizer) for thing in gc.get_objects())
+
+
+def _torch_facts() -> dict[str, Any]:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    facts: dict[str, Any] = {"version": str(torch.__version__), "threads": torch.get_num_threads()}
+    with contextlib.suppress(Exception):
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            index = torch.cuda.current_device()
+            facts |= {"device": f"cuda:{index}", "device_name": torch.cuda.get_device_name(index)}
+    return facts
