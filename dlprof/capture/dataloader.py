@@ -341,12 +341,12 @@ def _timed_collate(session: Session, collate_fn: Any) -> Any:
         thread = recorder.active_thread() if recorder.on else None
         if thread is None:
             return collate_fn(samples)
-        start = now()
+        cpu, start = thread_cpu(), now()
         try:
             return collate_fn(samples)
         finally:
             try:
-                thread.writer.add(Kind.COLLATE, start, now())
+                thread.writer.add(Kind.COLLATE, start, now(), on_cpu_ns=thread_cpu() - cpu)
             except Exception as error:
                 recorder.failed("collate", error)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dlprof.capture.recorder import Recorder, now
+from dlprof.capture.recorder import Recorder, now, thread_cpu
 from dlprof.model.kinds import Kind
 
 _FAST_NS = 20_000
@@ -138,13 +138,20 @@ def _timed(recorder: Recorder, original: Any, kind: Kind, name: str) -> Any:
         thread = recorder.active_thread()
         if thread is None or sampled.passes():
             return original(*args, **kwargs)
-        start = now()
+        cpu, start = thread_cpu(), now()
         try:
             return original(*args, **kwargs)
         finally:
             end = now()
             try:
-                thread.writer.add(kind, start, end, name=recorder.name(name), weight=sampled.weight)
+                thread.writer.add(
+                    kind,
+                    start,
+                    end,
+                    name=recorder.name(name),
+                    on_cpu_ns=thread_cpu() - cpu,
+                    weight=sampled.weight,
+                )
                 sampled.took(end - start)
             except Exception as error:
                 recorder.failed(name, error)

@@ -329,8 +329,7 @@ class Session:
         if self.recorder.role is not Role.MAIN:
             return
         error = getattr(sys, "last_value", None)
-        with contextlib.suppress(Exception):
-            self._end_body(-1)
+        # A step that no further request has ended is not a step: what came after it was something else.
         try:
             self._tracer.export()
         except Exception as problem:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from dlprof.capture.recorder import Recorder, now
@@ -17,6 +18,7 @@ from dlprof.model.kinds import Kind
 MARKER = "dlprof.clock"
 """Name of the zero-length ranges that tie torch's clock to ours."""
 
+_KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _GROWTH_LIMIT_BYTES = 768 * 2**20
 
 
@@ -51,7 +53,8 @@ class Tracer:
         began = now()
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         profile = torch.autograd.profiler.profile(use_cpu=True, use_device=device)
-        profile.__enter__()
+        with _quiet_kineto():
+            profile.__enter__()
         self._profile = profile
         self._yield_to_user(torch.autograd.profiler)
         self._resident_at_start = _resident_bytes()
@@ -125,6 +128,20 @@ class Tracer:
         while self._restore:
             module, name, original = self._restore.pop()
             setattr(module, name, original)
+
+
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    # Kineto reads its log level once, at its first start, and tells of starts and stops on standard error, which is
+    # the script's. 6 is past its highest level; a level that the user has set stays.
+    if _KINETO_LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_KINETO_LOG_LEVEL] = "6"
+    try:
+        yield
+    finally:
+        del os.environ[_KINETO_LOG_LEVEL]
 
 
 def _resident_bytes() -> int:

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.model.kinds import Component
+from dlprof.model.kinds import Bottleneck, Component
 
 Nanoseconds = npt.NDArray[np.float64]
+
+BOTTLENECK_OF: Mapping[Component, Bottleneck] = MappingProxyType(
+    {
+        Component.STORAGE_IO: Bottleneck.STORAGE_IO,
+        Component.TOKENIZER: Bottleneck.CPU_PREPROCESSING,
+        Component.COLLATE_FN: Bottleneck.CPU_PREPROCESSING,
+        Component.DECODE: Bottleneck.CPU_PREPROCESSING,
+        Component.TRANSFORM: Bottleneck.CPU_PREPROCESSING,
+        Component.DATASET_GETITEM: Bottleneck.CPU_PREPROCESSING,
+        Component.CPU_CONTENTION: Bottleneck.CPU_PREPROCESSING,
+        Component.LOCK_WAIT: Bottleneck.CPU_PREPROCESSING,
+        Component.SAMPLER: Bottleneck.CPU_PREPROCESSING,
+        Component.PICKLE: Bottleneck.LOADER_OVERHEAD,
+        Component.TRANSPORT: Bottleneck.LOADER_OVERHEAD,
+        Component.UNPICKLE: Bottleneck.LOADER_OVERHEAD,
+        Component.PIN_MEMORY: Bottleneck.LOADER_OVERHEAD,
+        Component.WORKER_STARTUP: Bottleneck.LOADER_OVERHEAD,
+        Component.SLEEP: Bottleneck.INPUT_PIPELINE,
+    }
+)
+"""What bounds the step where this component of the input pipeline does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +57,12 @@ class Pipeline:
         prefetch_factor: Batches requested ahead per worker (0 where there are no workers).
         in_order: Whether batches are returned in the order of their indices.
         cores: Cores this rank can use: affinity and cgroup quota, over the ranks of the node.
-        parts: Self time per component of making one batch where it is made: in a worker, or in the main process
-            with 0 workers. Waiting for a core is left out, since the simulator derives it.
-        handover_cpu_ns: A worker's own cost of handing a batch over (pickling, writing to the pipe). With 0 workers
-            this is what one probed batch cost, repeated.
-        receive_cpu_ns: The main process's cost of receiving a batch (reading, unpickling). As above with 0 workers.
+        parts: Self time per component of making one batch where it is made: in a worker, or in the main
+            process with 0 workers. Waiting for a core is left out, since the simulator derives it.
+        handover_cpu_ns: A worker's own cost of handing a batch over (pickling, writing to the pipe). With 0
+            workers this is what one probed batch cost, repeated.
+        receive_cpu_ns: The main process's cost of receiving a batch (reading, unpickling). As above with 0
+            workers.
         main_wall_ns: The step outside the request for a batch, wall time.
         main_cpu_ns: CPU time of the main process (all its threads) in that part; may exceed the wall time.
         step_ns: The measured steps, wall time.

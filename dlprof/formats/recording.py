@@ -1,0 +1,353 @@
+"""A recording folder, as the script and its workers left it, put together into a ``Profile``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dlprof.formats import event_file, span_file
+from dlprof.formats.chrome_trace import TorchTrace, read_torch_trace
+from dlprof.formats.span_file import SpanFile, read_spans
+from dlprof.model.kinds import ExitReason, Flag, Kind, Role
+from dlprof.model.profile import (
+    BatchShape,
+    Ending,
+    Iteration,
+    Loader,
+    Notice,
+    Process,
+    Profile,
+    RunFacts,
+    Spans,
+    Track,
+)
+
+CLOCK_MARKER = "dlprof.clock"
+_WORKER_KINDS = (Kind.WAIT_INDEX, Kind.FETCH, Kind.PUT, Kind.PICKLE, Kind.SEND)
+
+Events = dict[int, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The bits of a recording folder, read but not yet interpreted.
+
+    Attributes:
+        events: Each process's events.
+        files: Each thread's spans.
+        damaged: Files that could not be read.
+    """
+
+    folder: Path
+    events: Events
+    files: tuple[SpanFile, ...]
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedTrace:
+    """torch.profiler's export, and what to add to ``CLOCK_MONOTONIC`` to get its clock."""
+
+    path: Path
+    offset_ns: int
+
+
+def read_recording(folder: Path) -> Recording:
+    """Read all files of a recording folder; those that are damaged are named and passed over."""
+    events: Events = {}
+    files: list[SpanFile] = []
+    damaged: list[str] = []
+    for path in sorted(folder.glob("*" + event_file.SUFFIX)):
+        try:
+            events[int(path.stem)] = event_file.read_events(path)
+        except (OSError, ValueError):
+            damaged.append(path.name)
+    for path in sorted(folder.glob("*" + span_file.SUFFIX)):
+        try:
+            spans = read_spans(path)
+        except OSError:
+            spans = None
+        if spans is None:
+            damaged.append(path.name)
+        else:
+            files.append(spans)
+    return Recording(folder, events, tuple(files), tuple(damaged))
+
+
+def how_it_ended(recording: Recording, status: int, main_pid: int | None) -> Ending:
+    """Why the script ended.
+
+    Args:
+        recording: What it left.
+        status: Its exit status, 128+n for signal n.
+        main_pid: The training process, None where there is none.
+    """
+    events = recording.events.get(main_pid, []) if main_pid is not None else []
+    if any(event["event"] == "stop" for event in events):
+        return Ending(0, ExitReason.STEPS_REACHED, None if status == 0 else f"the script ended with {status}")
+    error = next((event for event in events if event["event"] == "exit" and event.get("exception")), None)
+    if error is not None:
+        text = f"{error['exception']}: {error.get('message')}"
+        if "DataLoader worker" in text and ("exited unexpectedly" in text or "is killed by" in text):
+            return Ending(status, ExitReason.WORKER_DIED, text)
+        return Ending(status, ExitReason.EXCEPTION, text)
+    if status > 128:
+        return Ending(status, ExitReason.SIGNAL, f"signal {status - 128}")
+    return Ending(status, ExitReason.SCRIPT_ENDED, None if status == 0 else f"status {status}")
+
+
+def training_process(recording: Recording) -> int | None:
+    """The process with the most batches and optimizer steps that is not a worker."""
+    workers = {pid for pid, events in recording.events.items() if any(e["event"] == "worker" for e in events)}
+    score: Counter[int] = Counter()
+    for file in recording.files:
+        if file.pid in workers or file.role not in (Role.MAIN, Role.THREAD):
+            continue
+        kind, flags = file.records["kind"], file.records["flags"]
+        batches = (kind == Kind.NEXT) & ((flags & (Flag.ENDED | Flag.NESTED)) == 0)
+        score[file.pid] += int(batches.sum()) + int((kind == Kind.OPTIMIZER).sum())
+    ranked = [(count, -pid) for pid, count in score.items() if count]
+    return -max(ranked)[1] if ranked else None
+
+
+def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -> tuple[Profile, AlignedTrace | None]:
+    """Put a recording together.
+
+    Args:
+        recording: The files.
+        run: What was asked for and how it ended.
+        environment: Facts about the machine.
+
+    Returns:
+        The profile, and torch.profiler's export where there is one that could be aligned.
+    """
+    main_pid = training_process(recording)
+    processes = tuple(_processes(recording))
+    rank_of = {process.pid: process.rank for process in processes}
+    tracks = [Track(f.pid, f.thread_id, f.role, rank_of.get(f.pid, 0)) for f in recording.files]
+    names: dict[str, int] = {"": 0}
+    parts = [_columns(f, i, _names(recording, f.pid), names) for i, f in enumerate(recording.files)]
+    notices = list(_notices(recording, main_pid))
+    trace, aligned = _torch_part(recording, main_pid, notices)
+    if trace is not None and aligned is not None and main_pid is not None:
+        parts.append(_torch_columns(trace, aligned.offset_ns, main_pid, tracks, names))
+    iterations = tuple(_iterations(recording))
+    spans = _number_batches(_concatenate(parts, tuple(names)), tracks, iterations)
+    exits = [event for event in recording.events.get(main_pid or -1, []) if event["event"] == "exit"]
+    torch = exits[-1].get("torch", {}) if exits else {}
+    lost = sum(event.get("spans", {}).get("lost", 0) for event in exits)
+    profile = Profile(
+        run=run,
+        environment=environment | {f"torch_{key}": value for key, value in torch.items()},
+        processes=processes,
+        main_pid=main_pid,
+        loaders=tuple(_loaders(recording)),
+        iterations=iterations,
+        batches=tuple(_batches(recording, main_pid)),
+        handover=None,
+        tracks=tuple(tracks),
+        spans=spans,
+        device=torch.get("device", "cpu"),
+        device_name=torch.get("device_name"),
+        lost_spans=lost,
+        notices=tuple(notices),
+    )
+    return profile, aligned
+
+
+# ---- processes, loaders, notices -----------------------------------------------------------------------------------
+
+
+def _each(recording: Recording, kind: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    for pid, events in recording.events.items():
+        for event in events:
+            if event["event"] == kind:
+                yield pid, event
+
+
+def _processes(recording: Recording) -> Iterable[Process]:
+    workers = {pid for pid, _ in _each(recording, "worker")}
+    for pid, event in _each(recording, "process"):
+        role = Role.WORKER if pid in workers else Role.MAIN
+        yield Process(
+            pid=pid,
+            parent=int(event["ppid"]),
+            role=role,
+            rank=int(event.get("rank") or 0),
+            argv=tuple(map(str, event["argv"])),
+            executable=str(event["executable"]),
+            python=str(event["python"]),
+            began_ns=int(event["monotonic_ns"]),
+            span_cost_ns=int(event["span_cost_ns"]),
+        )
+
+
+def _loaders(recording: Recording) -> Iterable[Loader]:
+    for pid, event in _each(recording, "loader"):
+        settings = {key: value for key, value in event.items() if key not in ("event", "id")}
+        yield Loader(int(event["id"]), pid, settings)
+
+
+def _iterations(recording: Recording) -> Iterable[Iteration]:
+    for pid, event in _each(recording, "iterator"):
+        yield Iteration(int(event["id"]), pid, int(event["loader"]), tuple(event["workers"]))
+
+
+def _batches(recording: Recording, main_pid: int | None) -> Iterable[BatchShape]:
+    for pid, event in _each(recording, "batch"):
+        if pid == main_pid:
+            tensors = tuple((tuple(shape), str(dtype)) for shape, dtype in event["tensors"])
+            yield BatchShape(event["loader"], tensors, event["bytes"], event["samples"], event["others"])
+
+
+def _notices(recording: Recording, main_pid: int | None) -> Iterable[Notice]:
+    grouped: dict[str, tuple[int, dict[str, Any]]] = {}
+    for pid, event in _each(recording, "notice"):
+        slug = str(event["slug"])
+        count, values = grouped.get(slug, (0, {}))
+        fresh = {key: value for key, value in event.items() if key not in ("event", "slug")}
+        grouped[slug] = (count + 1, values or {"pid": pid, **fresh})
+    for slug, (count, values) in grouped.items():
+        yield Notice(slug, count, values)
+    if recording.damaged:
+        yield Notice("recording-damaged", len(recording.damaged), {"files": ", ".join(recording.damaged)})
+    others = {pid for pid, _ in _each(recording, "exit")} - {main_pid}
+    if others:
+        yield Notice("other-process-ignored", len(others), {"pids": ", ".join(map(str, sorted(others)))})
+
+
+def _names(recording: Recording, pid: int) -> dict[int, str]:
+    events = recording.events.get(pid, [])
+    return {int(event["id"]): str(event["name"]) for event in events if event["event"] == "name"}
+
+
+# ---- spans ---------------------------------------------------------------------------------------------------------
+
+
+def _columns(
+    file: SpanFile, track: int, local: dict[int, str], names: dict[str, int]
+) -> dict[str, np.ndarray[Any, Any]]:
+    records = file.records
+    columns = {
+        name: records[name].astype(np.int64)
+        for name in Spans.COLUMNS
+        if name not in ("track", "name_id")
+    }
+    columns["track"] = np.full(len(records), track, dtype=np.int64)
+    known = np.zeros(max(local, default=0) + 1, dtype=np.int64)
+    for number, name in local.items():
+        known[number] = names.setdefault(name, len(names))
+    name_id = records["name"].astype(np.int64)
+    columns["name_id"] = known[np.where(name_id < len(known), name_id, 0)]
+    return columns
+
+
+def _concatenate(parts: list[dict[str, np.ndarray[Any, Any]]], names: tuple[str, ...]) -> Spans:
+    columns = {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64)
+        for name in Spans.COLUMNS
+    }
+    return Spans(**columns, names=names)
+
+
+def _number_batches(spans: Spans, tracks: list[Track], iterations: tuple[Iteration, ...]) -> Spans:
+    """Give every span the number of its iteration in the main process, and of its batch."""
+    iterator, batch = spans.iterator.copy(), spans.batch.copy()
+    served: dict[int, list[int]] = {}
+    for iteration in sorted(iterations, key=lambda each: each.number):
+        for pid in iteration.workers:
+            served.setdefault(pid, []).append(iteration.number)
+    worker_tracks = {i: served.get(t.pid, []) for i, t in enumerate(tracks) if t.role in (Role.WORKER, Role.FEEDER)}
+    for index, numbers in worker_tracks.items():
+        rows = np.flatnonzero((spans.track == index) & np.isin(spans.kind, _WORKER_KINDS))
+        known = np.array([*numbers, -1], dtype=np.int64)
+        generation = spans.iterator[rows]
+        iterator[rows] = known[np.where((generation >= 0) & (generation < len(numbers)), generation, -1)]
+    for outer, inner in ((Kind.NEXT, Kind.FETCH), (Kind.ITER, Kind.TASK_SENT)):
+        _inherit(spans, iterator, batch, outer, inner)
+    return replace(spans, iterator=iterator, batch=batch)
+
+
+def _inherit(
+    spans: Spans,
+    iterator: np.ndarray[Any, Any],
+    batch: np.ndarray[Any, Any],
+    outer: Kind,
+    inner: Kind,
+) -> None:
+    # A fetch in the main process lies within its request, the first tasks within the making of their iterator.
+    rows = np.flatnonzero((spans.kind == inner) & (iterator < 0))
+    around = np.flatnonzero(spans.kind == outer)
+    around = around[np.argsort(spans.start_ns[around], kind="stable")]
+    for track in np.unique(spans.track[rows]):
+        own = around[spans.track[around] == track]
+        mine = rows[spans.track[rows] == track]
+        if not len(own):
+            continue
+        place = np.searchsorted(spans.start_ns[own], spans.start_ns[mine], side="right") - 1
+        inside = (place >= 0) & (spans.end_ns[mine] <= spans.end_ns[own[np.maximum(place, 0)]])
+        iterator[mine[inside]] = spans.iterator[own[place[inside]]]
+        if inner is Kind.FETCH:
+            batch[mine[inside]] = spans.batch[own[place[inside]]]
+
+
+# ---- torch.profiler ------------------------------------------------------------------------------------------------
+
+
+def _torch_part(
+    recording: Recording, main_pid: int | None, notices: list[Notice]
+) -> tuple[TorchTrace | None, AlignedTrace | None]:
+    events = recording.events.get(main_pid, []) if main_pid is not None else []
+    found = next((event for event in events if event["event"] == "trace"), None)
+    if found is None:
+        return None, None
+    path = recording.folder / Path(str(found["path"])).name
+    try:
+        trace = read_torch_trace(path, CLOCK_MARKER)
+    except (OSError, ValueError) as error:
+        notices.append(Notice("trace-unreadable", 1, {"error": str(error)}))
+        return None, None
+    ours = [(int(begin) + int(end)) // 2 for begin, end in found["markers"]]
+    theirs = [(begin + end) // 2 for begin, end in trace.markers_ns]
+    if not ours or len(ours) != len(theirs):
+        notices.append(Notice("trace-not-aligned", 1, {"markers": len(theirs), "expected": len(ours)}))
+        return None, None
+    offset = int(np.median(np.array(theirs) - np.array(ours)))
+    return trace, AlignedTrace(path, offset)
+
+
+def _torch_columns(
+    trace: TorchTrace, offset_ns: int, pid: int, tracks: list[Track], names: dict[str, int]
+) -> dict[str, np.ndarray[Any, Any]]:
+    rank = next((track.rank for track in tracks if track.pid == pid), 0)
+    index = {(track.thread, False): i for i, track in enumerate(tracks) if track.pid == pid}
+    rows: list[tuple[int, ...]] = []
+    for event in trace.events:
+        key = (event.thread, event.on_device)
+        if key not in index:
+            role = Role.DEVICE_STREAM if event.on_device else Role.THREAD
+            index[key] = len(tracks)
+            tracks.append(Track(pid, event.thread, role, rank))
+        name = names.setdefault(event.name, len(names))
+        rows.append(
+            (
+                event.start_ns - offset_ns,
+                event.end_ns - offset_ns,
+                int(event.kind),
+                index[key],
+                name,
+                event.size_bytes,
+            )
+        )
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), 6)
+    columns = {name: np.full(len(rows), -1, dtype=np.int64) for name in Spans.COLUMNS}
+    for place, name in enumerate(("start_ns", "end_ns", "kind", "track", "name_id", "value")):
+        columns[name] = table[:, place]
+    columns["weight"] = np.ones(len(rows), dtype=np.int64)
+    columns["flags"] = np.zeros(len(rows), dtype=np.int64)
+    return columns

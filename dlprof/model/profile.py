@@ -1,0 +1,255 @@
+"""The one thing that is saved: everything that was recorded of a run, on one clock.
+
+Times are integer nanoseconds on ``CLOCK_MONOTONIC``; ``clock`` holds one paired wall reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.model.intervals import Intervals, union
+from dlprof.model.kinds import ExitReason, Kind, Role
+
+Column = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A thread or a device queue on which spans lie.
+
+    Attributes:
+        pid: Process.
+        thread: Native thread id, or the number of the device stream.
+        role: What it is for.
+        rank: Rank of its process.
+    """
+
+    pid: int
+    thread: int
+    role: Role
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans as columns, all of shape ``(n,)``; -1 is "not known".
+
+    Attributes:
+        start_ns: Start.
+        end_ns: End, not before the start.
+        kind: A ``Kind``.
+        track: Index into the profile's tracks.
+        name_id: Index into ``names``.
+        batch: Batch number within its iterator.
+        iterator: Number of the iterator in the main process, or the worker's generation.
+        on_cpu_ns: The thread's CPU time within the span.
+        runnable_ns: The thread's wait for a core within the span.
+        process_cpu_ns: The process's CPU time within the span.
+        value: Bytes, samples, a dataset index or a queue depth, by kind.
+        weight: How many such spans this one stands for.
+        flags: Bits of ``Flag``.
+        names: Interned names; ``names[0]`` is empty.
+    """
+
+    start_ns: Column
+    end_ns: Column
+    kind: Column
+    track: Column
+    name_id: Column
+    batch: Column
+    iterator: Column
+    on_cpu_ns: Column
+    runnable_ns: Column
+    process_cpu_ns: Column
+    value: Column
+    weight: Column
+    flags: Column
+    names: tuple[str, ...] = ("",)
+
+    COLUMNS = (
+        "start_ns",
+        "end_ns",
+        "kind",
+        "track",
+        "name_id",
+        "batch",
+        "iterator",
+        "on_cpu_ns",
+        "runnable_ns",
+        "process_cpu_ns",
+        "value",
+        "weight",
+        "flags",
+    )
+
+    def __post_init__(self) -> None:
+        sizes = {len(getattr(self, name)) for name in self.COLUMNS}
+        if len(sizes) > 1:
+            raise ValueError(f"columns of different lengths: {sorted(sizes)}")
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def where(self, mask: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Spans:
+        """The spans that ``mask`` (or an index array) selects, in that order."""
+        return Spans(*(getattr(self, name)[mask] for name in self.COLUMNS), names=self.names)
+
+    def of(self, *kinds: Kind) -> Spans:
+        """The spans of these kinds, in the order of their start."""
+        chosen = np.flatnonzero(np.isin(self.kind, [int(kind) for kind in kinds]))
+        return self.where(chosen[np.argsort(self.start_ns[chosen], kind="stable")])
+
+    def duration_ns(self) -> Column:
+        """End minus start, shape ``(n,)``."""
+        return self.end_ns - self.start_ns
+
+    def covered(self) -> Intervals:
+        """The set of points that any of the spans covers."""
+        return union(self.start_ns, self.end_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """A DataLoader of one process. ``settings`` are those in force."""
+
+    number: int
+    pid: int
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration over a loader: which worker processes served it, in worker order."""
+
+    number: int
+    pid: int
+    loader: int
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What one batch of a loader consists of.
+
+    Attributes:
+        loader: The loader's number.
+        tensors: Shape and dtype of each tensor.
+        size_bytes: Bytes of all tensors.
+        samples: Samples in the batch, None where that is not known.
+        others: Objects in it that are no tensors.
+    """
+
+    loader: int
+    tensors: tuple[tuple[tuple[int, ...], str], ...]
+    size_bytes: int
+    samples: int | None
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What handing one batch to the main process costs, in nanoseconds; probed with a copy after the run."""
+
+    worker_cpu_ns: int
+    main_cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A Python process of the run that left a recording."""
+
+    pid: int
+    parent: int
+    role: Role
+    rank: int
+    argv: tuple[str, ...]
+    executable: str
+    python: str
+    began_ns: int
+    span_cost_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that was lost, odd or assumed; ``values`` fill its sentence."""
+
+    slug: str
+    count: int = 1
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the script ended. ``status``: its own, 128+n for a signal; ``own_status`` after a stop may differ."""
+
+    status: int
+    reason: ExitReason
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What was asked for and what became of it.
+
+    Attributes:
+        command: As it was started.
+        created: ISO 8601 with time zone.
+        host: Name of the machine.
+        steps: Measured steps asked for, None for all.
+        warmup: Warm-up steps asked for.
+        trace_steps: Traced steps asked for.
+        ending: How the script ended.
+        monotonic_ns: One reading of the clock that all times are on,
+        wall_ns: and the wall clock at the same moment.
+    """
+
+    command: tuple[str, ...]
+    created: str
+    host: str
+    steps: int | None
+    warmup: int
+    trace_steps: int
+    ending: Ending
+    monotonic_ns: int
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A whole run.
+
+    Attributes:
+        run: What was asked for and what became of it.
+        environment: Facts about machine and versions; values that JSON can hold.
+        processes: Who left a recording.
+        main_pid: The training process, None where there is none.
+        loaders: DataLoaders seen.
+        iterations: Iterations over them.
+        batches: What a batch of a loader consists of.
+        handover: Hand-over as probed after the run, None where it was measured or could not be.
+        tracks: Threads and device queues.
+        spans: What happened on them.
+        device: Name as torch gives it (``cuda:0``), ``cpu`` where no accelerator was used.
+        device_name: Model of the accelerator.
+        lost_spans: Spans that could not be recorded.
+        notices: Whatever else a reader has to know.
+    """
+
+    run: RunFacts
+    environment: dict[str, Any]
+    processes: tuple[Process, ...]
+    main_pid: int | None
+    loaders: tuple[Loader, ...]
+    iterations: tuple[Iteration, ...]
+    batches: tuple[BatchShape, ...]
+    handover: Handover | None
+    tracks: tuple[Track, ...]
+    spans: Spans
+    device: str
+    device_name: str | None
+    lost_spans: int
+    notices: tuple[Notice, ...]

@@ -1,0 +1,81 @@
+"""The steps of a run: which batches the training loop took, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: a request for a batch and what the loop did with the batch, up to its next request.
+
+    dlprof's own work between the two parts is in neither. Where workers had to be started first, that time is
+    ``startup_ns`` and outside the step.
+
+    Attributes:
+        index: Number of the batch in the run, from 0, warm-up included.
+        iterator: Number of the iteration over the loader.
+        batch: Number of the batch within it.
+        wait_start_ns: The request, or the moment when the worker that made the batch was ready.
+        wait_end_ns: The batch's arrival.
+        body_start_ns: The loop goes on.
+        body_end_ns: The next request.
+        startup_ns: Part of the request spent on starting workers.
+        optimizer_steps: Optimizer steps within.
+        traced: Under torch.profiler.
+        measured: Counts for the step time: neither warm-up, nor traced, nor just after the profiler was stopped.
+    """
+
+    index: int
+    iterator: int
+    batch: int
+    wait_start_ns: int
+    wait_end_ns: int
+    body_start_ns: int
+    body_end_ns: int
+    startup_ns: int
+    optimizer_steps: int
+    traced: bool
+    measured: bool
+
+    @property
+    def wait_ns(self) -> int:
+        """Time inside the request."""
+        return self.wait_end_ns - self.wait_start_ns
+
+    @property
+    def body_ns(self) -> int:
+        """Time outside the request."""
+        return self.body_end_ns - self.body_start_ns
+
+    @property
+    def duration_ns(self) -> int:
+        """The step's length."""
+        return self.wait_ns + self.body_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All complete steps of a run, in order.
+
+    Attributes:
+        all: The steps.
+        loader: Number of the training loop's loader; 0 where steps are optimizer steps; None where there are none.
+        inference: There are batches and no optimizer step.
+        incomplete: Batches taken that did not become a step (the last before a ``break``, the run's end).
+    """
+
+    all: tuple[Step, ...]
+    loader: int | None
+    inference: bool
+    incomplete: int
+
+    @property
+    def measured(self) -> tuple[Step, ...]:
+        """The steps that the step time comes from."""
+        return tuple(step for step in self.all if step.measured)
+
+    @property
+    def traced(self) -> tuple[Step, ...]:
+        """The steps under torch.profiler."""
+        return tuple(step for step in self.all if step.traced)
