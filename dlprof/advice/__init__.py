@@ -1,0 +1,1 @@
+"""Rules: findings to advice. One function and one row in ``RULES`` for each piece of advice."""

@@ -1,0 +1,1 @@
+"""Profile to diagnosis: steps, where their time went, why the loop waited, what bounds it."""

@@ -1,0 +1,169 @@
+"""Cuts steps into causes: every nanosecond gets one, the first that matches, in the order of ``Cause``.
+
+Step time and input wait come from untraced steps. What those steps leave open (compute, copies, launches, Python) is
+divided in the proportions of the traced steps, since looking closer slows the steps that are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.model.diagnosis import Breakdown
+from dlprof.model.intervals import Intervals, clip, intersect, length, subtract, union
+from dlprof.model.kinds import Cause, Kind, Role
+from dlprof.model.profile import Profile, Spans
+from dlprof.model.report import Source
+from dlprof.model.steps import Step, Steps
+
+CAUSES = tuple(Cause)
+_OPEN_CAUSES = (
+    Cause.DEVICE_COMPUTE,
+    Cause.H2D_COPY,
+    Cause.COMMUNICATION,
+    Cause.SYNCHRONIZATION,
+    Cause.KERNEL_LAUNCH,
+    Cause.PYTHON,
+)
+"""Causes that only torch.profiler can tell apart."""
+
+Table = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Where the steps' time went.
+
+    Attributes:
+        mean: The mean measured step.
+        light: Nanoseconds of each measured step that light spans explain, shape ``(n, len(CAUSES))``; the rest of
+            each step stands under ``OTHER``.
+        open_shares: How that rest divides, per traced step, shape ``(m, len(_OPEN_CAUSES))``, rows sum to 1;
+            ``(0, …)`` without a trace.
+        traced_ratio: Mean traced over mean measured step, without the input wait; None without a trace.
+    """
+
+    mean: Breakdown
+    light: Table
+    open_shares: Table
+    traced_ratio: float | None
+
+    def bootstrap(self, replicas: int, seed: int) -> dict[Cause, Table]:
+        """Mean nanoseconds per cause over resampled measured and traced steps, each of shape ``(replicas,)``."""
+        generator = np.random.default_rng(seed)
+        count = len(self.light)
+        light = self.light[generator.integers(0, count, (replicas, count))].mean(axis=1)
+        rest = light[:, CAUSES.index(Cause.OTHER)].copy()
+        if len(self.open_shares):
+            traced = len(self.open_shares)
+            shares = self.open_shares[generator.integers(0, traced, (replicas, traced))].mean(axis=1)
+            light[:, CAUSES.index(Cause.OTHER)] = 0
+            for place, cause in enumerate(_OPEN_CAUSES):
+                light[:, CAUSES.index(cause)] += rest * shares[:, place]
+        return {cause: light[:, place] for place, cause in enumerate(CAUSES)}
+
+
+def partition(profile: Profile, steps: Steps) -> Partition | None:
+    """Cut the measured steps into causes.
+
+    Args:
+        profile: The run.
+        steps: Its steps.
+
+    Returns:
+        None where no step was measured.
+    """
+    measured = steps.measured
+    if not measured:
+        return None
+    device = profile.spans.of(Kind.USER_DEVICE).covered()
+    checkpoint = profile.spans.of(Kind.CHECKPOINT).covered()
+    light = np.array([_light(step, device, checkpoint) for step in measured])
+    open_shares, traced_rest = _open_shares(profile, steps.traced)
+    mean = light.mean(axis=0)
+    rest = float(mean[CAUSES.index(Cause.OTHER)])
+    ns = {cause: float(mean[place]) for place, cause in enumerate(CAUSES)}
+    source: dict[Cause, Source] = dict.fromkeys(CAUSES, "light")
+    if len(open_shares):
+        ns[Cause.OTHER] = 0.0
+        for cause, share in zip(_OPEN_CAUSES, open_shares.mean(axis=0), strict=True):
+            if share and not ns[cause]:
+                source[cause] = "traced"
+            ns[cause] += rest * float(share)
+    breakdown = Breakdown(sum(ns.values()), ns, source)
+    ratio = traced_rest / rest if traced_rest is not None and rest > 0 else None
+    return Partition(breakdown, light, open_shares, ratio)
+
+
+def _light(step: Step, device: Intervals, checkpoint: Intervals) -> Table:
+    """Causes of one untraced step as far as light spans tell; shape ``(len(CAUSES),)``, sums to the step."""
+    row = np.zeros(len(CAUSES))
+    left = _parts_of(step)
+    wait = union([step.wait_start_ns], [step.wait_end_ns])
+    for cause, covered in (
+        (Cause.DEVICE_COMPUTE, device),
+        (Cause.INPUT_WAIT, wait),
+        (Cause.CHECKPOINT, checkpoint),
+    ):
+        hit = intersect(left, covered)
+        row[CAUSES.index(cause)] = length(hit)
+        left = subtract(left, hit)
+    row[CAUSES.index(Cause.OTHER)] = length(left)
+    return row
+
+
+def _open_shares(profile: Profile, traced: tuple[Step, ...]) -> tuple[Table, float | None]:
+    rows = []
+    for step in traced:
+        spans = _near(profile.spans, step)
+        left = subtract(_parts_of(step), union([step.wait_start_ns], [step.wait_end_ns]))
+        left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
+        rows.append([length(part) for part in _open_parts(profile, spans, left)])
+    if not rows or not np.any(rows):
+        return np.zeros((0, len(_OPEN_CAUSES))), None
+    table = np.array(rows, dtype=np.float64)
+    total = table.sum(axis=1)
+    return table[total > 0] / total[total > 0][:, None], float(total.mean())
+
+
+def _open_parts(profile: Profile, spans: Spans, left: Intervals) -> list[Intervals]:
+    """``left`` divided by ``_OPEN_CAUSES``, disjoint, in that order; they cover all of it."""
+    accelerator = profile.device != "cpu"
+    operators = spans.of(Kind.OPERATOR).covered()
+    main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is Role.MAIN]
+    on_main = spans.where(np.isin(spans.track, main))
+    by_cause = {
+        Cause.DEVICE_COMPUTE: spans.of(Kind.KERNEL).covered() if accelerator else operators,
+        Cause.H2D_COPY: spans.of(Kind.COPY_H2D, Kind.COPY_D2H, Kind.COPY_OTHER).covered(),
+        Cause.COMMUNICATION: spans.of(Kind.COLLECTIVE).covered(),
+        Cause.SYNCHRONIZATION: on_main.of(Kind.SYNCHRONIZE).covered(),
+        Cause.KERNEL_LAUNCH: union(
+            np.concatenate([operators[:, 0], on_main.of(Kind.LAUNCH, Kind.ALLOCATOR).start_ns]),
+            np.concatenate([operators[:, 1], on_main.of(Kind.LAUNCH, Kind.ALLOCATOR).end_ns]),
+        ),
+    }
+    parts = []
+    for cause in _OPEN_CAUSES:
+        hit = intersect(left, by_cause[cause]) if cause in by_cause else left
+        parts.append(hit)
+        left = subtract(left, hit)
+    return parts
+
+
+def _parts_of(step: Step) -> Intervals:
+    return union([step.wait_start_ns, step.body_start_ns], [step.wait_end_ns, step.body_end_ns])
+
+
+def _near(spans: Spans, step: Step) -> Spans:
+    return spans.where((spans.start_ns < step.body_end_ns) & (spans.end_ns > step.wait_start_ns))
+
+
+def device_compute_ns(profile: Profile, step: Step) -> int:
+    """How long the device computed within a traced step, hidden or not."""
+    spans = _near(profile.spans, step)
+    kinds = (Kind.KERNEL, Kind.USER_DEVICE) if profile.device != "cpu" else (Kind.OPERATOR, Kind.USER_DEVICE)
+    body = union([step.body_start_ns], [step.body_end_ns])
+    within = body if profile.device == "cpu" else clip(spans.covered(), step.wait_start_ns, step.body_end_ns)
+    return length(intersect(within, spans.of(*kinds).covered()))

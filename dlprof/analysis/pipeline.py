@@ -1,0 +1,108 @@
+"""What the simulator is given: service times of the measured batches, from where they were made."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.analysis.components import PARTS, Fetches
+from dlprof.model.kinds import Component, Kind
+from dlprof.model.pipeline import Part, Pipeline
+from dlprof.model.profile import Loader, Profile
+from dlprof.model.steps import Step, Steps
+
+Row = npt.NDArray[np.float64]
+
+
+def training_loader(profile: Profile, steps: Steps) -> Loader | None:
+    """The training loop's loader, None where there is none."""
+    found = (each for each in profile.loaders if each.pid == profile.main_pid and each.number == steps.loader)
+    return next(found, None)
+
+
+def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline | None:
+    """Describe the measured input pipeline to the simulator.
+
+    Args:
+        profile: The run.
+        steps: Its steps.
+        fetches: Every batch made, divided into components.
+
+    Returns:
+        None where there is no loader, or the making of its batches was not recorded.
+    """
+    loader = training_loader(profile, steps)
+    rows = fetches.index()
+    known = [step for step in steps.measured if (step.iterator, step.batch) in rows]
+    if loader is None or not known:
+        return None
+    made = np.array([rows[step.iterator, step.batch] for step in known], dtype=np.int64)
+    workers = int(loader.settings.get("num_workers") or 0)
+    worker_cost, main_cost, handover_known = _handover(profile, known, workers)
+    body_wall, body_cpu = _bodies(profile, known)
+    shape = next((batch for batch in profile.batches if batch.loader == loader.number), None)
+    return Pipeline(
+        workers=workers,
+        prefetch_factor=int(loader.settings.get("prefetch_factor") or 0),
+        in_order=bool(loader.settings.get("in_order", True)),
+        cores=float(profile.environment.get("cores") or 1),
+        parts=_parts(fetches, made, workers),
+        handover_cpu_ns=worker_cost,
+        receive_cpu_ns=main_cost,
+        main_wall_ns=body_wall,
+        main_cpu_ns=body_cpu,
+        step_ns=np.array([step.duration_ns for step in known], dtype=np.float64),
+        wait_ns=np.array([step.wait_ns for step in known], dtype=np.float64),
+        handover_known=handover_known,
+        batch_bytes=shape.size_bytes if shape else -1,
+        shm_free_bytes=int(profile.environment.get("shm_free_bytes", -1)),
+    )
+
+
+def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int) -> dict[Component, Part]:
+    cpu = fetches.cpu_ns[made]
+    if not workers:
+        # In the main process helper threads (rayon, OpenMP) share the work; a worker runs one thread, which then does
+        # all of it: the CPU time of the process is what a worker would need.
+        own = fetches.spans.on_cpu_ns[made].astype(np.float64)
+        process = fetches.spans.process_cpu_ns[made].astype(np.float64)
+        cpu = cpu * np.where((own > 0) & (process > own), process / np.maximum(own, 1), 1.0)[:, None]
+    blocked = fetches.blocked_ns()[made]
+    return {
+        component: Part(cpu[:, place], blocked[:, place])
+        for place, component in enumerate(PARTS)
+        if cpu[:, place].any() or blocked[:, place].any()
+    }
+
+
+def _handover(profile: Profile, steps: list[Step], workers: int) -> tuple[Row, Row, bool]:
+    if not workers:
+        if profile.handover is None:
+            return np.zeros(len(steps)), np.zeros(len(steps)), False
+        worker, main = profile.handover.worker_cpu_ns, profile.handover.main_cpu_ns
+        return np.full(len(steps), float(worker)), np.full(len(steps), float(main)), True
+    pickling = _per_batch(profile, Kind.PICKLE, on_cpu=True)
+    sending = _per_batch(profile, Kind.SEND, on_cpu=False)
+    receiving = _per_batch(profile, Kind.RECEIVE, on_cpu=False)
+    unpickling = _per_batch(profile, Kind.UNPICKLE, on_cpu=False)
+    keys = [(step.iterator, step.batch) for step in steps]
+    worker_cost = np.array([pickling.get(key, 0.0) + sending.get(key, 0.0) for key in keys])
+    main_cost = np.array([receiving.get(key, 0.0) + unpickling.get(key, 0.0) for key in keys])
+    return worker_cost, main_cost, any(key in unpickling for key in keys)
+
+
+def _per_batch(profile: Profile, kind: Kind, *, on_cpu: bool) -> dict[tuple[int, int], float]:
+    spans = profile.spans.of(kind)
+    values = spans.on_cpu_ns if on_cpu else spans.duration_ns()
+    keys = zip(spans.iterator.tolist(), spans.batch.tolist(), strict=True)
+    return dict(zip(keys, np.maximum(values, 0).astype(np.float64).tolist(), strict=True))
+
+
+def _bodies(profile: Profile, steps: list[Step]) -> tuple[Row, Row]:
+    bodies = profile.spans.of(Kind.BODY)
+    cpu = {
+        (int(iterator), int(batch)): float(max(used, 0))
+        for iterator, batch, used in zip(bodies.iterator, bodies.batch, bodies.process_cpu_ns, strict=True)
+    }
+    wall = np.array([step.body_ns for step in steps], dtype=np.float64)
+    return wall, np.array([cpu.get((step.iterator, step.batch), 0.0) for step in steps])

@@ -1,0 +1,189 @@
+"""Finds the training loop in a recording and cuts it into steps.
+
+The rule is the one that the script was stopped by (``capture/loop.py``), applied with hindsight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from dlprof.model.kinds import Flag, Kind, Role
+from dlprof.model.profile import Profile, Spans
+from dlprof.model.steps import Step, Steps
+
+NO_LOADER = 0
+"""The number of the "loader" of a script that steps an optimizer without a DataLoader."""
+
+_DRIFT = 0.30
+_LEAST_PER_THIRD = 5
+
+
+def find_steps(profile: Profile) -> Steps:
+    """Cut the training process's recording into steps.
+
+    Args:
+        profile: The run.
+
+    Returns:
+        Complete steps only: those that a further request by the same iteration has ended.
+    """
+    spans = _of_training_process(profile)
+    requests = spans.of(Kind.NEXT)
+    requests = requests.where((requests.flags & int(Flag.NESTED)) == 0)
+    optimizer = spans.of(Kind.OPTIMIZER)
+    taken = requests.where((requests.flags & int(Flag.ENDED)) == 0)
+    loader_of = {i.number: i.loader for i in profile.iterations if i.pid == profile.main_pid}
+    loaders = np.array([loader_of.get(int(number), -1) for number in taken.iterator], dtype=np.int64)
+    loader = _training_loader(taken, loaders, optimizer)
+    if loader is None:
+        return Steps((), None, False, 0)
+    if loader == NO_LOADER:
+        steps = _optimizer_steps(profile, spans, optimizer)
+        return Steps(tuple(steps), NO_LOADER, False, 0)
+    taken = taken.where(loaders == loader)
+    steps = _loader_steps(profile, spans, taken, requests, optimizer)
+    return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps))
+
+
+def _of_training_process(profile: Profile) -> Spans:
+    own = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is not Role.DEVICE_STREAM]
+    return profile.spans.where(np.isin(profile.spans.track, own))
+
+
+def _training_loader(taken: Spans, loaders: np.ndarray, optimizer: Spans) -> int | None:
+    if not len(taken):
+        return NO_LOADER if len(optimizer) else None
+    if not len(optimizer):
+        return Counter(loaders.tolist()).most_common(1)[0][0]
+    # The loader whose batch was the last before an optimizer step, by the number of such steps.
+    before = np.searchsorted(taken.end_ns, optimizer.start_ns, side="right") - 1
+    before = before[before >= 0]
+    if not len(before):
+        return NO_LOADER
+    return int(Counter(loaders[before].tolist()).most_common(1)[0][0])
+
+
+def _loader_steps(
+    profile: Profile, spans: Spans, taken: Spans, requests: Spans, optimizer: Spans
+) -> list[Step]:
+    bodies = spans.of(Kind.BODY)
+    body_of = {(int(i), int(b)): row for row, (i, b) in enumerate(zip(bodies.iterator, bodies.batch, strict=True))}
+    iterations = spans.of(Kind.ITER)
+    window = spans.of(Kind.TRACED)
+    ready = _worker_ready(profile)
+    steps: list[Step] = []
+    for index in range(len(taken)):
+        iterator, batch = int(taken.iterator[index]), int(taken.batch[index])
+        row = body_of.get((iterator, batch))
+        if row is None:
+            continue
+        start, end = int(bodies.start_ns[row]), int(bodies.end_ns[row])
+        # A new iteration begun within the body means that the loop was left with ``break``.
+        if np.any((iterations.start_ns >= start) & (iterations.start_ns < end)):
+            continue
+        request, arrival = int(taken.start_ns[index]), int(taken.end_ns[index])
+        began = min(max(request, ready.get((iterator, batch), request)), arrival)
+        inside = (optimizer.start_ns >= start) & (optimizer.start_ns < end)
+        steps.append(
+            Step(
+                index=index,
+                iterator=iterator,
+                batch=batch,
+                wait_start_ns=began,
+                wait_end_ns=arrival,
+                body_start_ns=start,
+                body_end_ns=end,
+                startup_ns=began - request,
+                optimizer_steps=int(inside.sum()),
+                traced=_traced(window, request, end),
+                measured=False,
+            )
+        )
+    return _mark_measured(profile, steps, window)
+
+
+def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[Step]:
+    window = spans.of(Kind.TRACED)
+    own = spans.of(Kind.OWN)
+    ends = optimizer.end_ns
+    steps = []
+    for index in range(len(ends) - 1):
+        start, end = int(ends[index]), int(ends[index + 1])
+        # The profiler is started and stopped right after an optimizer step: that is not the step's time.
+        inside = own.where((own.start_ns >= start) & (own.end_ns <= end))
+        start = min(end, max(start, int(inside.end_ns.max()))) if len(inside) else start
+        traced = _traced(window, start, end)
+        steps.append(Step(index, 0, index, start, start, start, end, 0, 1, traced, measured=False))
+    return _mark_measured(profile, steps, window)
+
+
+def _traced(window: Spans, start_ns: int, end_ns: int) -> bool:
+    return bool(np.any((window.start_ns <= start_ns) & (window.end_ns >= end_ns)))
+
+
+def _mark_measured(profile: Profile, steps: list[Step], window: Spans) -> list[Step]:
+    # Stopping the profiler takes long enough for the queues to fill: the batches that lay ready then do not count.
+    after = int(window.end_ns[-1]) if len(window) else None
+    settle = _queued_batches(profile)
+    marked = []
+    for step in steps:
+        partly = len(window) > 0 and not step.traced and _touches(window, step)
+        settled = True
+        if after is not None and step.wait_start_ns >= after and settle:
+            settle -= 1
+            settled = False
+        measured = step.index >= profile.run.warmup and not step.traced and settled and not partly
+        marked.append(replace(step, measured=measured))
+    return marked
+
+
+def _touches(window: Spans, step: Step) -> bool:
+    return bool(np.any((window.start_ns < step.body_end_ns) & (window.end_ns > step.wait_start_ns)))
+
+
+def _queued_batches(profile: Profile) -> int:
+    sizes = [
+        int(loader.settings.get("num_workers") or 0) * int(loader.settings.get("prefetch_factor") or 0)
+        for loader in profile.loaders
+        if loader.pid == profile.main_pid
+    ]
+    return max(sizes, default=0)
+
+
+def _worker_ready(profile: Profile) -> dict[tuple[int, int], int]:
+    """When the worker that made an iteration's batch began to work, for workers started for that iteration."""
+    spans = profile.spans
+    starts = spans.of(Kind.WORKER_START)
+    ready_of_pid = {
+        profile.tracks[int(track)].pid: int(end) for track, end in zip(starts.track, starts.end_ns, strict=True)
+    }
+    fetches = spans.of(Kind.FETCH)
+    return {
+        (int(iterator), int(batch)): ready_of_pid[profile.tracks[int(track)].pid]
+        for iterator, batch, track in zip(fetches.iterator, fetches.batch, fetches.track, strict=True)
+        if profile.tracks[int(track)].pid in ready_of_pid
+    }
+
+
+def drift(steps: Steps) -> tuple[float, float] | None:
+    """Whether the step time moved during the measurement.
+
+    Args:
+        steps: The run's steps.
+
+    Returns:
+        Median step of the first and of the last third in nanoseconds, where they differ by more than 30 % and by
+        more than the spread within a third; else None.
+    """
+    durations = np.array([step.duration_ns for step in steps.measured], dtype=np.float64)
+    third = len(durations) // 3
+    if third < _LEAST_PER_THIRD:
+        return None
+    first, last = durations[:third], durations[-third:]
+    before, after = float(np.median(first)), float(np.median(last))
+    spread = max(float(np.subtract(*np.percentile(part, [75, 25]))) for part in (first, last))
+    moved = abs(after - before)
+    return (before, after) if moved > _DRIFT * min(before, after) and moved > spread else None

@@ -1,0 +1,130 @@
+"""The verdict: the one bottleneck whose removal saves most, by the contract's rule, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dlprof.analysis.partition import Partition
+from dlprof.model.diagnosis import Candidate, Judgement
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.pipeline import Interval
+
+WORTH = 0.20
+"""A cause whose removal saves less of the mean step than this does not bound it."""
+BOUND_BY_DEVICE = 0.60
+"""Share of device compute from which a step without a larger cause is bound by it."""
+MANY_STEPS = 30
+FEW_STEPS = 10
+_REPLICAS = 400
+_SEED = 0
+
+_HOST_CAUSES = {
+    Cause.PYTHON: Component.PYTHON,
+    Cause.KERNEL_LAUNCH: Component.KERNEL_LAUNCH,
+    Cause.SYNCHRONIZATION: Component.SYNCHRONIZATION,
+    Cause.CHECKPOINT: Component.CHECKPOINT,
+}
+
+
+def candidates_outside_input(parts: Partition) -> list[Candidate]:
+    """What removing copies, host work or communication would save: their exclusive part of the step.
+
+    Args:
+        parts: Where the steps' time went.
+    """
+    replicas = parts.bootstrap(_REPLICAS, _SEED)
+    total = np.sum(list(replicas.values()), axis=0)
+
+    def saved(*causes: Cause) -> Interval:
+        shares = np.sum([replicas[cause] for cause in causes], axis=0) / np.maximum(total, 1)
+        low, mid, high = np.percentile(shares, [5, 50, 95])
+        return Interval(float(low), float(mid), float(high))
+
+    worst = max(_HOST_CAUSES, key=lambda cause: parts.mean.ns[cause])
+    return [
+        Candidate(Bottleneck.H2D_COPY, None, saved(Cause.H2D_COPY)),
+        Candidate(Bottleneck.COMMUNICATION, Component.COLLECTIVE, saved(Cause.COMMUNICATION)),
+        Candidate(Bottleneck.HOST_OVERHEAD, _HOST_CAUSES[worst], saved(*_HOST_CAUSES)),
+    ]
+
+
+def judge(
+    parts: Partition | None,
+    candidates: list[Candidate],
+    all_input_saved: Interval | None,
+    doubts: tuple[str, ...],
+) -> Judgement:
+    """Apply the verdict rule.
+
+    Args:
+        parts: Where the steps' time went; None where no step was measured.
+        candidates: Every bottleneck other than device compute, with what its removal saves.
+        all_input_saved: What removing all input wait together would save; None where it is not known.
+        doubts: Slugs of notices that lower the confidence: drift, or a signal that is missing.
+    """
+    ranked = tuple(sorted(candidates, key=lambda each: -each.saved.mid))
+    if parts is None or not ranked:
+        return Judgement(
+            Bottleneck.INCONCLUSIVE, None, None, Confidence.LOW, "no-steps", {}, ranked, all_input_saved
+        )
+    count = len(parts.light)
+    best = ranked[0]
+    confidence = _confidence(ranked, count, doubts)
+
+    def verdict(
+        bottleneck: Bottleneck,
+        component: Component | None,
+        share: float | None,
+        why: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> Judgement:
+        return Judgement(bottleneck, component, share, confidence, *why, ranked, all_input_saved)
+
+    undecided = _undecided(ranked, parts, all_input_saved)
+    if undecided is not None:
+        return verdict(Bottleneck.INCONCLUSIVE, None, None, undecided)
+    if best.saved.mid >= WORTH:
+        return verdict(best.bottleneck, best.component, best.saved.mid)
+    if all_input_saved is not None and all_input_saved.mid >= WORTH:
+        confidence = Confidence.LOW
+        largest = next(each for each in ranked if each.bottleneck in _INPUT)
+        return verdict(largest.bottleneck, largest.component, largest.saved.mid)
+    device = parts.mean.share(Cause.DEVICE_COMPUTE)
+    if device >= BOUND_BY_DEVICE:
+        return verdict(Bottleneck.DEVICE_COMPUTE, Component.COMPUTE, device)
+    if not len(parts.open_shares) and parts.mean.share(Cause.OTHER) >= WORTH:
+        what = ("not-recorded", {"what": "what the step does outside the wait for input"})
+        return verdict(Bottleneck.INCONCLUSIVE, None, None, what)
+    return verdict(Bottleneck.BALANCED, None, None)
+
+
+_INPUT = (
+    Bottleneck.STORAGE_IO,
+    Bottleneck.CPU_PREPROCESSING,
+    Bottleneck.LOADER_OVERHEAD,
+    Bottleneck.INPUT_PIPELINE,
+)
+
+
+def _undecided(
+    ranked: tuple[Candidate, ...], parts: Partition, all_input_saved: Interval | None
+) -> tuple[str, dict[str, Any]] | None:
+    best = ranked[0].saved
+    if best.low < WORTH <= best.high:
+        return "threshold", {"first": ranked[0].bottleneck, "low": best.low, "high": best.high}
+    if len(ranked) > 1:
+        second = ranked[1].saved
+        if best.mid >= WORTH and second.mid >= WORTH and second.high >= best.low:
+            return "overlap", {"first": ranked[0].bottleneck, "second": ranked[1].bottleneck}
+    waited = parts.mean.share(Cause.INPUT_WAIT)
+    if all_input_saved is None and waited >= WORTH and best.mid < WORTH:
+        return "not-recorded", {"what": "what the awaited batches were doing"}
+    return None
+
+
+def _confidence(ranked: tuple[Candidate, ...], count: int, doubts: tuple[str, ...]) -> Confidence:
+    if count < FEW_STEPS or doubts:
+        return Confidence.LOW
+    apart = len(ranked) < 2 or ranked[0].saved.low > ranked[1].saved.high
+    return Confidence.HIGH if apart and count >= MANY_STEPS else Confidence.MEDIUM
