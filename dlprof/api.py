@@ -1,0 +1,232 @@
+"""dlprof as a library: a recording becomes a ``Profile``, a ``Profile`` a ``Report``, a ``Report`` files.
+
+This is where analysis, simulator, advice and wording are put together; none of them knows the others.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dlprof.capture.environment import environment
+from dlprof.capture.handover_probe import probe
+from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
+from dlprof.diagnose import diagnose
+from dlprof.errors import DlprofError, UnreadableInputError
+from dlprof.formats import run_file
+from dlprof.formats.chrome_trace import write_trace
+from dlprof.formats.recording import (
+    AlignedTrace,
+    Recording,
+    assemble,
+    how_it_ended,
+    read_recording,
+    training_process,
+)
+from dlprof.formats.report_json import encode_report
+from dlprof.formats.settings_file import load_settings
+from dlprof.model.profile import Notice, Profile, RunFacts
+from dlprof.model.report import Report
+from dlprof.render import RENDERERS
+from dlprof.render.text import Summary, summary
+
+RECORDING = "recording"
+
+__all__ = [
+    "FinishedRun",
+    "WrittenReports",
+    "diagnose",
+    "finish_run",
+    "load",
+    "report_again",
+    "report_document",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What became of a run.
+
+    Attributes:
+        status: What ``dlprof run`` exits with.
+        summary: What to say on the terminal.
+        failures: What could not be made, a sentence each.
+    """
+
+    status: int
+    summary: Summary | None
+    failures: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReports:
+    """Which files were written, and what could not be made, a sentence each."""
+
+    paths: list[Path]
+    failures: list[str]
+
+
+def finish_run(folder: Path, *, command: list[str], outcome: Outcome, formats: tuple[str, ...]) -> FinishedRun:
+    """Analyse what a run has recorded and write its reports.
+
+    Args:
+        folder: The run's folder, with the recording in it.
+        command: What was started.
+        outcome: How it ended.
+        formats: Which reports to write.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    profile = _put_together(folder, command, outcome)
+    report = diagnose(profile)
+    written = _write(report, folder, formats)
+    best = next((path for path in written.paths if path.suffix == ".html"), None)
+    shown = best or next(iter(written.paths), folder)
+    return FinishedRun(report.run.exit.status, summary(report, str(shown)), written.failures)
+
+
+def load(source: Path) -> Profile:
+    """The profile of a run.
+
+    Args:
+        source: A run's folder or its ``run.dlprof``. A folder whose analysis was interrupted is analysed now.
+
+    Raises:
+        UnreadableInputError: It is no run, or is damaged.
+    """
+    folder = source if source.is_dir() else source.parent
+    saved = folder / run_file.NAME if source.is_dir() else source
+    if saved.exists():
+        return run_file.load(saved)
+    try:
+        outcome, command = load_outcome(folder / RECORDING)
+    except (OSError, ValueError, TypeError, KeyError):
+        # The supervisor was killed: its children's recordings are there all the same.
+        outcome, command = _unknown_outcome(), []
+    try:
+        return _put_together(folder, command, outcome)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UnreadableInputError(
+            "recording-unreadable", f"{folder / RECORDING} cannot be read: {error}", "Run the script again."
+        ) from error
+
+
+def report_again(source: Path, *, folder: Path, formats: tuple[str, ...]) -> WrittenReports:
+    """Write a saved run's reports again.
+
+    Args:
+        source: A run's folder or its ``run.dlprof``.
+        folder: Where to.
+        formats: Which reports.
+
+    Raises:
+        UnreadableInputError: ``source`` is no run, or is damaged.
+    """
+    return _write(diagnose(load(source)), folder, formats)
+
+
+def report_document(source: Path, format_: str) -> bytes:
+    """One report of a saved run.
+
+    Args:
+        source: A run's folder or its ``run.dlprof``.
+        format_: Which report.
+
+    Raises:
+        DlprofError: ``source`` is no run, or this report cannot be made here.
+    """
+    return _document(diagnose(load(source)), format_, {})
+
+
+def _write(report: Report, folder: Path, formats: Sequence[str]) -> WrittenReports:
+    paths: list[Path] = []
+    failures: list[str] = []
+    made: dict[str, bytes] = {}
+    for format_ in formats:
+        path = folder / f"report.{format_}"
+        try:
+            path.write_bytes(_document(report, format_, made))
+            paths.append(path)
+        except DlprofError as error:
+            failures.append(f"{path.name} was not written: {error.message} {error.hint}".rstrip())
+    return WrittenReports(paths, failures)
+
+
+def _document(report: Report, format_: str, made: dict[str, bytes]) -> bytes:
+    if format_ == "json":
+        return encode_report(report)
+    if format_ not in made:
+        made[format_] = RENDERERS[format_](report)
+    return made[format_]
+
+
+# ---- from files to a profile ---------------------------------------------------------------------------------------
+
+
+def _put_together(folder: Path, command: list[str], outcome: Outcome) -> Profile:
+    recording = read_recording(folder / RECORDING)
+    main_pid = training_process(recording)
+    facts = _run_facts(recording, main_pid, command, outcome)
+    profile, aligned = assemble(recording, facts, environment())
+    profile = replace(profile, notices=(*profile.notices, *_outcome_notices(recording, outcome)))
+    profile = _with_probed_handover(profile)
+    run_file.save(profile, folder / run_file.NAME)
+    _write_trace(profile, folder, aligned)
+    shutil.rmtree(folder / RECORDING, ignore_errors=True)
+    return profile
+
+
+def _run_facts(recording: Recording, main_pid: int | None, command: list[str], outcome: Outcome) -> RunFacts:
+    settings = load_settings(str(recording.folder))
+    started = datetime.fromtimestamp(outcome.started.wall_ns / 1e9, tz=UTC).astimezone()
+    return RunFacts(
+        command=tuple(command),
+        created=started.isoformat(timespec="seconds"),
+        host=platform.node(),
+        steps=settings.steps,
+        warmup=settings.warmup,
+        trace_steps=settings.trace_steps,
+        ending=how_it_ended(recording, outcome.status, main_pid),
+        monotonic_ns=outcome.started.monotonic_ns,
+        wall_ns=outcome.started.wall_ns,
+    )
+
+
+def _unknown_outcome() -> Outcome:
+    now = ClockPair.now()
+    return Outcome(0, 0, None, now, now, False, (), (), [("supervisor-died", {})])
+
+
+def _outcome_notices(recording: Recording, outcome: Outcome) -> list[Notice]:
+    notices = [Notice(slug, 1, values) for slug, values in outcome.notices]
+    if not recording.events:
+        notices.append(Notice("child-without-dlprof"))
+    return notices
+
+
+def _with_probed_handover(profile: Profile) -> Profile:
+    """Try what handing a batch over costs, where there were no workers that would have shown it."""
+    loader = next((each for each in profile.loaders if each.pid == profile.main_pid), None)
+    process = next((each for each in profile.processes if each.pid == profile.main_pid), None)
+    if loader is None or process is None or loader.settings.get("num_workers"):
+        return profile
+    shape = next((each for each in profile.batches if each.loader == loader.number), None)
+    handover = probe(shape, process.executable) if shape is not None else None
+    if handover is None:
+        return replace(profile, notices=(*profile.notices, Notice("handover-not-probed")))
+    return replace(profile, handover=handover)
+
+
+def _write_trace(profile: Profile, folder: Path, aligned: AlignedTrace | None) -> None:
+    if profile.main_pid is None:
+        return
+    name = f"{profile.run.host}_{profile.main_pid}.{time.time_ns()}.pt.trace.json.gz"
+    torch_trace = aligned.path if aligned else None
+    write_trace(profile, folder / name, torch_trace, aligned.offset_ns if aligned else None)
+

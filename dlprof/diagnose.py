@@ -1,0 +1,265 @@
+"""Profile to report: composes analysis, simulator, advice and wording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof import __version__
+from dlprof.advice.rules import advise
+from dlprof.analysis import sections
+from dlprof.analysis.components import PARTS, Fetches, find_fetches
+from dlprof.analysis.input_wait import split_waits
+from dlprof.analysis.partition import Partition, partition
+from dlprof.analysis.pipeline import build_pipeline, training_loader
+from dlprof.analysis.steps import NO_LOADER, drift, find_steps
+from dlprof.analysis.verdict import FEW_STEPS, MANY_STEPS, candidates_outside_input, judge
+from dlprof.model.advice import Advice, Findings, Refusal
+from dlprof.model.diagnosis import Candidate, Judgement
+from dlprof.model.kinds import Bottleneck, Cause, Component
+from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
+from dlprof.model.profile import Loader, Notice, Profile
+from dlprof.model.report import (
+    SCHEMA,
+    AdviceRow,
+    Exit,
+    Forecast,
+    Input,
+    NotAdvised,
+    NoticeRow,
+    Report,
+    Run,
+    StepTimes,
+    Totals,
+    Verdict,
+)
+from dlprof.model.steps import Steps
+from dlprof.render import wording
+from dlprof.whatif.forecast import Removal, forecast_without, forecast_workers, knee, removal
+
+_TRACE_NOTICES = {
+    "trace-skipped-user-profiler",
+    "trace-failed",
+    "trace-unreadable",
+    "trace-not-aligned",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the analysis found, before conclusions."""
+
+    steps: Steps
+    fetches: Fetches
+    parts: Partition | None
+    waits: npt.NDArray[np.float64]
+    loader: Loader | None
+    pipeline: Pipeline | None
+    step: StepTimes
+    totals: Totals
+    input: Input | None
+
+
+def diagnose(profile: Profile) -> Report:
+    """Everything that a report says of a run.
+
+    Args:
+        profile: The run.
+    """
+    measured = _measure(profile)
+    removed = removal(measured.pipeline) if measured.pipeline is not None else None
+    notices = _notices(profile, measured)
+    judgement = _judge(measured, removed, notices)
+    findings = _findings(profile, measured, judgement)
+    advice, refusals = advise(findings)
+    return Report(
+        schema=SCHEMA,
+        dlprof=__version__,
+        created=profile.run.created,
+        host=profile.run.host,
+        run=_run(profile, measured.steps),
+        verdict=_verdict(profile, measured, judgement),
+        step=measured.step,
+        budget=sections.budget(measured.parts),
+        totals=measured.totals,
+        device=sections.device(profile, measured.steps),
+        input=measured.input,
+        forecast=[*findings.worker_forecasts, *findings.without.values()],
+        advice=[_advice_row(each, findings, profile.device) for each in advice],
+        not_advised=[_not_advised(each) for each in refusals],
+        steps=sections.step_rows(measured.steps),
+        ranks=[],
+        environment=profile.environment,
+        notices=[NoticeRow(n.slug, n.count, wording.notice_text(n.slug, **n.values)) for n in notices],
+        overhead=sections.overhead(profile, measured.steps, measured.parts, measured.pipeline),
+    )
+
+
+def _measure(profile: Profile) -> _Measured:
+    steps = find_steps(profile)
+    fetches = find_fetches(profile)
+    parts = partition(profile, steps)
+    waits = split_waits(profile, steps.measured, fetches)
+    loader = training_loader(profile, steps)
+    return _Measured(
+        steps=steps,
+        fetches=fetches,
+        parts=parts,
+        waits=waits,
+        loader=loader,
+        pipeline=build_pipeline(profile, steps, fetches),
+        step=sections.step_times(profile, steps, parts),
+        totals=sections.totals(profile, steps, fetches, parts),
+        input=sections.input_section(profile, steps, fetches, loader),
+    )
+
+
+# ---- verdict -------------------------------------------------------------------------------------------------------
+
+
+def _judge(measured: _Measured, removed: Removal | None, notices: Iterable[Notice]) -> Judgement:
+    candidates: list[Candidate] = []
+    if measured.parts is not None:
+        candidates += candidates_outside_input(measured.parts)
+        candidates += _input_candidates(measured, removed)
+    doubts = tuple(notice.slug for notice in notices if notice.slug in ("drift", "no-trace"))
+    all_input = removed.all_input if removed else None
+    return judge(measured.parts, candidates, all_input, doubts)
+
+
+def _input_candidates(measured: _Measured, removed: Removal | None) -> list[Candidate]:
+    parts, pipeline = measured.parts, measured.pipeline
+    if parts is None:
+        return []
+    if removed is None or pipeline is None:
+        # Batches were waited for and what made them was not seen.
+        share = parts.mean.share(Cause.INPUT_WAIT)
+        if measured.loader is None:
+            return []
+        return [Candidate(Bottleneck.INPUT_PIPELINE, None, Interval(share, share, share))]
+    found = []
+    for bottleneck, saved in removed.bottlenecks.items():
+        members = [each for each in removed.components if BOTTLENECK_OF[each] is bottleneck]
+        worst = max(members, key=lambda each: removed.components[each].mid)
+        part = pipeline.parts.get(worst)
+        unseen = (
+            worst is Component.DATASET_GETITEM
+            and part is not None
+            and float(part.blocked_ns.sum()) > float(part.cpu_ns.sum())
+        )
+        if unseen:
+            # The dataset's own code mostly sleeps; on what, was not looked at.
+            found.append(Candidate(Bottleneck.INPUT_PIPELINE, None, saved))
+        else:
+            found.append(Candidate(bottleneck, worst, saved))
+    return found
+
+
+def _verdict(profile: Profile, measured: _Measured, judgement: Judgement) -> Verdict:
+    budget = sections.budget(measured.parts)
+    reason = None
+    if judgement.bottleneck is Bottleneck.INCONCLUSIVE:
+        named = {
+            key: wording.bottleneck_name(value) if isinstance(value, Bottleneck) else value
+            for key, value in judgement.reason_values.items()
+        }
+        reason = wording.inconclusive_reason(judgement.reason, **named)
+    text = wording.headline(
+        judgement.bottleneck,
+        judgement.component,
+        judgement.share,
+        judgement.confidence,
+        measured.step,
+        budget,
+        profile.device,
+        reason=reason,
+    )
+    return Verdict(judgement.bottleneck, judgement.component, judgement.share, judgement.confidence, text)
+
+
+# ---- advice --------------------------------------------------------------------------------------------------------
+
+
+def _findings(profile: Profile, measured: _Measured, judgement: Judgement) -> Findings:
+    pipeline = measured.pipeline
+    workers: list[Forecast] = []
+    without: dict[Component, Forecast] = {}
+    if pipeline is not None:
+        workers = forecast_workers(pipeline)
+        without = {component: forecast_without(pipeline, component) for component in PARTS if component in pipeline.parts}
+    return Findings(
+        judgement=judgement,
+        mean=measured.parts.mean if measured.parts else None,
+        totals=measured.totals,
+        loader=measured.loader.settings if measured.loader else None,
+        cores=float(profile.environment.get("cores") or 1),
+        accelerator=profile.device != "cpu",
+        worker_busy_ratio=measured.input.worker_busy_ratio if measured.input else None,
+        worker_forecasts=tuple(workers),
+        suggested_workers=knee(workers) if workers else None,
+        without=without,
+        waits_ms=sections.wait_shares(measured.waits),
+    )
+
+
+def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:
+    how = wording.advice_text(
+        advice.id,
+        advice.setting,
+        advice.from_,
+        advice.to,
+        advice.speedup,
+        advice.evidence,
+        findings.loader or {},
+        device,
+    )
+    return AdviceRow(
+        advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how
+    )
+
+
+def _not_advised(refusal: Refusal) -> NotAdvised:
+    return NotAdvised(refusal.id, wording.why_not(refusal.id, refusal.reason, **refusal.values))
+
+
+# ---- run and notices -----------------------------------------------------------------------------------------------
+
+
+def _run(profile: Profile, steps: Steps) -> Run:
+    complete = [step for step in steps.all if step.measured or step.traced]
+    optimizer_steps = sum(step.optimizer_steps for step in complete)
+    ending = profile.run.ending
+    return Run(
+        command=list(profile.run.command),
+        steps_measured=len(steps.measured),
+        steps_traced=len(steps.traced),
+        batches_per_optimizer_step=round(len(complete) / optimizer_steps, 3) if optimizer_steps else None,
+        device=profile.device,
+        device_name=profile.device_name,
+        world_size=1,
+        exit=Exit(ending.status, ending.reason, ending.detail),
+    )
+
+
+def _notices(profile: Profile, measured: _Measured) -> list[Notice]:
+    notices = list(profile.notices)
+    steps, run = measured.steps, profile.run
+    if steps.loader is None:
+        return [*notices, Notice("no-steps")]
+    if steps.loader == NO_LOADER:
+        notices.append(Notice("no-loader"))
+    count = len(steps.measured)
+    if run.steps is not None and count + len(steps.traced) < run.steps:
+        notices.append(Notice("fewer-steps", 1, {"wanted": run.steps, "measured": count}))
+    if not steps.traced and not _TRACE_NOTICES & {notice.slug for notice in notices}:
+        reason = "--trace-steps 0" if not run.trace_steps else "the training loop ended before the traced steps"
+        notices.append(Notice("no-trace", 1, {"reason": reason}))
+    if FEW_STEPS <= count < MANY_STEPS:
+        notices.append(Notice("short-run", 1, {"steps": count}))
+    ends = drift(steps)
+    if ends is not None:
+        notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
+    return notices
