@@ -1,4 +1,4 @@
-"""What ``/proc`` says of other processes: who runs, whose child it is, since when. Read from outside, no torch."""
+"""What ``/proc`` says of other processes: who runs, whose child it is, since when. No torch here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ProcessStatus:
         pid: Its number in our PID namespace.
         parent: Its parent's.
         state: One letter: R, S, D, T (stopped), Z (ended, not yet collected), ...
-        start_ticks: When it was started, in clock ticks since boot. With ``pid`` this is one process for ever, while
-            a bare pid may be given to another.
+        start_ticks: When it was started, in clock ticks since boot. With ``pid`` this is one process
+            for ever, while a bare pid may be given to another.
     """
 
     pid: int
@@ -54,29 +54,6 @@ def still_running(process: ProcessStatus) -> bool:
     """Whether this same process has not ended yet."""
     now = read_status(process.pid)
     return now is not None and now.running and now.start_ticks == process.start_ticks
-
-
-def descendants(pid: int) -> list[ProcessStatus]:
-    """The children of a process, their children, and so on, that have not ended.
-
-    Args:
-        pid: The process; not part of the answer.
-
-    Returns:
-        Parents before their children. Processes whose parent has ended belong to another family and are not found.
-    """
-    children: dict[int, list[ProcessStatus]] = {}
-    for entry in _PROC.iterdir():
-        status = read_status(int(entry.name)) if entry.name.isdecimal() else None
-        if status is not None and status.running:
-            children.setdefault(status.parent, []).append(status)
-    found: list[ProcessStatus] = []
-    parents = [pid]
-    while parents:
-        new = [child for parent in parents for child in children.get(parent, ())]
-        found += new
-        parents = [child.pid for child in new]
-    return found
 
 
 def start_time_s(pid: int) -> float | None:

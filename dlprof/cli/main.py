@@ -1,0 +1,99 @@
+"""The command ``dlprof``: its overview, and the one place where errors become lines and exit statuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dlprof import __version__
+from dlprof.cli import argv as run_argv
+from dlprof.cli import terminal
+from dlprof.cli.options import HELP_NAMES
+from dlprof.cli.report import report
+from dlprof.cli.run import run
+from dlprof.errors import EXIT_FAILED, DlprofError
+
+_INTERRUPTED = 130
+_OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would gain.
+
+\b
+  dlprof run train.py --steps 50       profile an unedited script
+  dlprof run -- torchrun train.py      or whatever starts it
+  dlprof report dlprof-runs/train-...  make its report again
+
+A run ends with a report: where a step's time goes, which part of the input pipeline the training
+waits for, and what to change. Reports are files; nothing is sent anywhere.
+"""
+
+
+@click.group(
+    help=_OVERVIEW,
+    invoke_without_command=True,
+    context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
+    epilog="'dlprof COMMAND --help' says more.",
+)
+@click.version_option(__version__, prog_name="dlprof", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> int:
+    """All commands."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+cli.add_command(run)
+cli.add_command(report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None for those of this process.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+    except DlprofError as error:
+        terminal.say(error.message, *([error.hint] if error.hint else []))
+        return error.status
+    except click.ClickException as error:
+        terminal.say(*_click_lines(error))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        terminal.say("interrupted")
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a bug is to be one line, too
+        terminal.traceback_for_developers()
+        what = str(error).partition("\n")[0]
+        terminal.say(
+            f"{type(error).__name__}: {what}",
+            f"this is a bug in dlprof; run with {terminal.DEBUG}=1 for the traceback",
+        )
+        return EXIT_FAILED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    local_rank, arguments = run_argv.take_local_rank(arguments)
+    request = None
+    if arguments[:1] == ["run"]:
+        request = run_argv.split(arguments[1:], local_rank)
+        arguments = ["run", *request.options]
+    status = cli.main(arguments, prog_name="dlprof", standalone_mode=False, obj=request)
+    return int(status or 0)
+
+
+def _click_lines(error: click.ClickException) -> list[str]:
+    message = error.format_message().partition("\n")[0].rstrip(".")
+    if isinstance(error, click.BadParameter) and error.message and isinstance(error.param, click.Option):
+        message = f"{error.param.opts[0]}: {error.message}"
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "dlprof"
+    hint = f"see '{command} --help'"
+    if isinstance(error, click.exceptions.NoSuchCommand) and os.path.exists(error.command_name):
+        hint = f"to profile it: dlprof run {error.command_name}"
+    return [message, hint]

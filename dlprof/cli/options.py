@@ -1,0 +1,180 @@
+"""The options of every command, in tables that the splitter of ``argv`` and click both read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+HELP_NAMES = ("-h", "--help")
+FORMATS = ("html", "pdf", "json", "md", "txt")
+DEFAULT_FORMATS = ("html", "pdf", "json", "md")
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+class CountType(click.ParamType[int]):
+    """A whole number with a smallest value.
+
+    Args:
+        minimum: Smallest value that is accepted.
+    """
+
+    name = "count"
+
+    def __init__(self, minimum: int) -> None:
+        self.minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return ``value`` as an int, or fail with a sentence that says what is accepted."""
+        if isinstance(value, int):
+            return value
+        if not _INTEGER.fullmatch(str(value)) or int(value) < self.minimum:
+            self.fail(f"{value} is not a whole number of at least {self.minimum}", param, ctx)
+        return int(value)
+
+
+class StepsType(click.ParamType[int | None]):
+    """A number of steps, or ``all``, which is None."""
+
+    name = "steps"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the number of steps, None for all of them."""
+        if isinstance(value, int):
+            return value
+        if value == "all":
+            return None
+        if not _INTEGER.fullmatch(str(value)) or int(value) < 1:
+            self.fail(f"{value} is neither a whole number of at least 1 nor 'all'", param, ctx)
+        return int(value)
+
+
+class FormatsType(click.ParamType[tuple[str, ...]]):
+    """Names of report formats, separated by commas."""
+
+    name = "formats"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the formats in the order given, each once."""
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",")]
+        for name in names:
+            if name not in FORMATS:
+                self.fail(f"there is no format {name!r}, only {', '.join(FORMATS)}", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+class FolderType(click.ParamType[str]):
+    """The name of a folder, or of standard output where a command can write there.
+
+    Args:
+        stdout: Whether ``-`` is accepted.
+    """
+
+    name = "folder"
+
+    def __init__(self, stdout: bool = False) -> None:
+        self.stdout = stdout
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name as it was given."""
+        if not value:
+            self.fail("the name is empty", param, ctx)
+        if value == "-" and not self.stdout:
+            self.fail("a run writes a folder; only 'dlprof report RUN --out -' prints", param, ctx)
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a command.
+
+    Attributes:
+        name: With its dashes.
+        help: One line for ``--help``.
+        type: Checks and converts the value; None for a flag, which takes no value.
+        metavar: The value's name in ``--help``.
+        default: Used where the option is not given, as it would be typed.
+        after_script: Whether it is also taken directly after SCRIPT or MODULE.
+    """
+
+    name: str
+    help: str
+    type: click.ParamType[Any] | None = None
+    metavar: str | None = None
+    default: str | None = None
+    after_script: bool = False
+
+
+RUN_OPTIONS = (
+    Option(
+        "--steps",
+        "Steps to measure, then stop the script; 'all' never stops it.",
+        StepsType(),
+        "N|all",
+        "50",
+        True,
+    ),
+    Option("--warmup", "Steps before the measured ones.", CountType(0), "N", "5"),
+    Option("--trace-steps", "Steps under torch.profiler; 0 for none.", CountType(0), "N", "10", True),
+    Option("--out", "Folder of the run.  [default: dlprof-runs/NAME-TIME]", FolderType(), "DIR"),
+    Option("--force", "Replace the dlprof run that is in DIR."),
+    Option(
+        "--format",
+        f"Reports to write, of {','.join(FORMATS)}.",
+        FormatsType(),
+        "LIST",
+        ",".join(DEFAULT_FORMATS),
+    ),
+    Option("--max-disk", "Recording ends when a process has written this much.", CountType(1), "MB", "500"),
+)
+
+REPORT_OPTIONS = (
+    Option(
+        "--out",
+        "Folder for the reports; - prints one.  [default: the run's]",
+        FolderType(stdout=True),
+        "DIR|-",
+    ),
+    Option("--force", "Overwrite the reports that are in DIR."),
+    Option(
+        "--format",
+        f"Of {','.join(FORMATS)}.  [default: html,pdf,json,md; with --out -: md]",
+        FormatsType(),
+        "LIST",
+    ),
+)
+
+
+def with_options(options: Iterable[Option]) -> Callable[[_Function], _Function]:
+    """Give a click command the options of a table.
+
+    Args:
+        options: The table.
+
+    Returns:
+        A decorator. Parameters are the options' names without dashes; ``format`` is ``formats``.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        for option in reversed(tuple(options)):
+            parameter = option.name.lstrip("-").replace("-", "_")
+            function = click.option(
+                option.name,
+                "formats" if parameter == "format" else parameter,
+                is_flag=option.type is None,
+                type=option.type,
+                metavar=option.metavar,
+                default=False if option.type is None else option.default,
+                show_default=option.default is not None,
+                help=option.help,
+            )(function)
+        return function
+
+    return decorate

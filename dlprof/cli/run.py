@@ -1,0 +1,220 @@
+"""``dlprof run``: check everything, start the command, report how it went."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+import click
+
+from dlprof.capture.outcome import Outcome
+from dlprof.capture.supervisor import supervise
+from dlprof.cli import terminal
+from dlprof.cli.argv import Form, RunRequest
+from dlprof.cli.options import RUN_OPTIONS, with_options
+from dlprof.cli.progress import Display, open_display
+from dlprof.cli.run_folder import RunFolder, prepare
+from dlprof.cli.summary import Summary, summary_lines
+from dlprof.errors import DlprofError, UsageError
+from dlprof.formats.settings_file import Settings
+
+_MB = 1_000_000
+
+
+class FinishedRun(Protocol):
+    """What ``api.finish_run`` makes of a recording."""
+
+    @property
+    def status(self) -> int:
+        """Exit status of ``dlprof run``."""
+
+    @property
+    def summary(self) -> Summary | None:
+        """What to show, None where there is nothing to show."""
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """What could not be done, one sentence each."""
+
+
+class _RunCommand(click.Command):
+    """Says in its help what the splitter of ``argv`` accepts."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the three forms."""
+        for index, form in enumerate(("SCRIPT [ARGS]...", "-m MODULE [ARGS]...", "-- COMMAND [ARGS]...")):
+            formatter.write_usage(ctx.command_path, f"[OPTIONS] {form}", "Usage: " if not index else "       ")
+
+
+@click.command(
+    cls=_RunCommand,
+    short_help="Profile a training script, unedited.",
+    epilog="--steps and --trace-steps may also stand directly after SCRIPT or MODULE. If the script has an "
+    "option of that name, put -- between: dlprof run train.py -- --steps 1000",
+)
+@with_options(RUN_OPTIONS)
+@click.pass_obj
+def run(
+    request: RunRequest,
+    steps: int | None,
+    warmup: int,
+    trace_steps: int,
+    out: str | None,
+    force: bool,
+    formats: tuple[str, ...],
+    max_disk: int,
+) -> int:
+    """Profile a training script, unedited, and write a report.
+
+    The script runs as it would alone; after the steps it is stopped, unless they are 'all'. Its output, input
+    and exit status are its own: dlprof writes to standard error and to the folder of the run.
+    """
+    check_target(request)
+    folder = prepare(out, target_name(request), force=force, environ=os.environ)
+    settings = Settings(steps, warmup, trace_steps, max_disk * _MB, os.getpid())
+    # Where several processes of a launch run on one machine, the first one's display speaks for all.
+    quiet = os.environ.get("LOCAL_RANK", "0") not in {"", "0"}
+    try:
+        _save(settings, folder)
+        if request.taken and not quiet:
+            terminal.say(_what_was_taken(request))
+        display = open_display(request.target, settings, quiet=quiet)
+        display.started()
+        outcome = supervise(request.command, settings, folder.recording, display.update)
+    except UsageError:
+        folder.discard()
+        raise
+    return _finish(request.command, outcome, folder, formats, display, quiet)
+
+
+def check_target(request: RunRequest) -> None:
+    """Find out before anything is made whether there is something to start.
+
+    Args:
+        request: From `argv.split`.
+
+    Raises:
+        UsageError: There is no such script or command, or it cannot be read or executed. A module, and
+            what is in a script, is Python's to look at.
+    """
+    if request.form is Form.SCRIPT:
+        _check_script(request.target)
+    elif request.form is Form.COMMAND and shutil.which(request.target) is None:
+        if os.path.isfile(request.target):
+            raise UsageError(
+                "no-such-command",
+                f"{request.target} is not a command that can be executed",
+                f"for a Python script: dlprof run {shlex.quote(request.target)}",
+            )
+        raise UsageError("no-such-command", f"no such command: {request.target}")
+
+
+def target_name(request: RunRequest) -> str:
+    """What is run, in a word that can name a folder."""
+    if request.form is Form.MODULE:
+        return request.target
+    path = Path(request.target)
+    if request.form is Form.COMMAND:
+        return path.name
+    return path.stem or path.resolve().stem
+
+
+def _check_script(script: str) -> None:
+    try:
+        if script == "-":
+            raise FileNotFoundError
+        mode = os.stat(script).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError("no-such-script", f"no such script: {script}", _instead_of(script)) from None
+    except OSError as error:
+        raise UsageError("script-unreadable", f"cannot read {script}: {error.strerror}") from error
+    if stat.S_ISDIR(mode) and not os.path.isfile(os.path.join(script, "__main__.py")):
+        raise UsageError(
+            "script-is-a-folder",
+            f"{script} is a folder without a __main__.py",
+            "name the script that is in it",
+        )
+    if not os.access(script, os.R_OK):
+        raise UsageError("script-unreadable", f"cannot read {script}: permission denied")
+
+
+def _instead_of(script: str) -> str:
+    if os.sep not in script and shutil.which(script) is not None:
+        return f"for a command: dlprof run -- {script} ..."
+    folder, name = os.path.split(script)
+    try:
+        there = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
+    except OSError:
+        return f"there is no folder {folder}"
+    close = get_close_matches(name, there, n=1, cutoff=0.8)
+    return f"did you mean {os.path.join(folder, close[0])}?" if close else ""
+
+
+def _save(settings: Settings, folder: RunFolder) -> None:
+    try:
+        settings.save(folder.recording)
+    except OSError as error:
+        raise UsageError("out-not-writable", f"cannot write to {folder.path}: {error.strerror}") from error
+
+
+def _what_was_taken(request: RunRequest) -> str:
+    taken = shlex.join(request.taken)
+    target = shlex.join(["-m", request.target] if request.form is Form.MODULE else [request.target])
+    return f"took '{taken}' for itself; to give it to the script: dlprof run {target} -- {taken}"
+
+
+def _finish(
+    command: list[str],
+    outcome: Outcome,
+    folder: RunFolder,
+    formats: tuple[str, ...],
+    display: Display,
+    quiet: bool,
+) -> int:
+    """Analyse and report; nothing that goes wrong here changes a script's status."""
+    status = 0 if outcome.stop_requested else outcome.status
+    again = f"dlprof report {shlex.quote(str(folder.path))}"
+    lines: list[str] = []
+    try:
+        display.analysing()
+        with suppress(OSError):
+            outcome.save(folder.recording, command)
+        finished = _analyse(command, outcome, folder, formats)
+        status = finished.status
+        display.close()
+        _show(finished, quiet)
+    except KeyboardInterrupt:
+        lines = ["the analysis was interrupted; nothing recorded is lost", f"to make the report: {again}"]
+    except DlprofError as error:
+        lines = [error.message, error.hint or f"to try again: {again}"]
+    except Exception as error:  # noqa: BLE001 - the script was good, whatever fails now
+        terminal.traceback_for_developers()
+        what = str(error).partition("\n")[0]
+        lines = [f"the report could not be made ({type(error).__name__}: {what})", f"to try again: {again}"]
+    display.close()
+    if lines:
+        terminal.say(*lines)
+    return status
+
+
+def _analyse(command: list[str], outcome: Outcome, folder: RunFolder, formats: tuple[str, ...]) -> FinishedRun:
+    # Not before the script has ended: what the analysis loads takes seconds and memory.
+    from dlprof import api
+
+    return api.finish_run(folder.path, command=command, outcome=outcome, formats=formats)
+
+
+def _show(finished: FinishedRun, quiet: bool) -> None:
+    if finished.summary is None or quiet:
+        for failure in finished.failures:
+            terminal.say(failure)
+    else:
+        console = terminal.console()
+        terminal.show(summary_lines(finished.summary, finished.failures, console), console)

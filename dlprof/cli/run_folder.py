@@ -1,0 +1,179 @@
+"""Where a run is written: chosen, checked and made before the script starts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlprof.capture.process_status import start_time_s
+from dlprof.cli.options import FORMATS
+from dlprof.errors import UsageError
+from dlprof.formats import settings_file
+
+RUNS = "dlprof-runs"
+RECORDING = "recording"
+SAVED_RUN = "run.dlprof"
+
+# All that dlprof writes into a run's folder, and so all that --force may remove.
+_OURS = (SAVED_RUN, *(f"report.{name}" for name in FORMATS), "*.pt.trace.json.gz", "events.out.tfevents.*")
+_RANK_FOLDER = re.compile(r"rank\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of a run that is about to start.
+
+    Attributes:
+        path: The folder.
+        made: The folders that were made for it, outermost first.
+    """
+
+    path: Path
+    made: tuple[Path, ...]
+
+    @property
+    def recording(self) -> Path:
+        """Where the profiled processes write."""
+        return self.path / RECORDING
+
+    def discard(self) -> None:
+        """Take everything away again, for a command that could not be started."""
+        shutil.rmtree(self.recording, ignore_errors=True)
+        for folder in reversed(self.made):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def prepare(out: str | None, name: str, *, force: bool, environ: Mapping[str, str]) -> RunFolder:
+    """Make the folder of a run, empty but for ``recording/``.
+
+    Args:
+        out: As given with ``--out``; None for a new folder under ``dlprof-runs/``.
+        name: What is run, for the new folder's name.
+        force: Whether a dlprof run in ``out`` is replaced. Files that are not dlprof's stay.
+        environ: With ``RANK`` set by a launcher of several processes, the run goes to ``rank<k>/`` of the
+            folder, which is the same for all of them.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UsageError: The folder is in use or cannot be made or written.
+    """
+    rank = launched_rank(environ)
+    base = Path(out) if out is not None else Path(RUNS) / f"{_file_name(name)}-{_stamp(rank)}"
+    try:
+        if rank is not None:
+            folder = base / f"rank{rank}"
+            _make_room(base, force, remove=rank == 0, siblings=True)
+            _make_room(folder, force, remove=True, siblings=False)
+            made = _make_all(folder)
+        elif out is not None:
+            folder = base
+            _make_room(folder, force, remove=True, siblings=False)
+            made = _make_all(folder)
+        else:
+            folder, made = _make_unused(base)
+        (folder / RECORDING).mkdir()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            "out-not-writable", f"cannot write to {base}: {reason}", "name another folder with --out"
+        ) from error
+    return RunFolder(folder, tuple(made))
+
+
+def launched_rank(environ: Mapping[str, str]) -> int | None:
+    """This process's rank among several, None where there is only one."""
+    rank = environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and environ.get("WORLD_SIZE") != "1" else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a dlprof run, finished or not."""
+    return (folder / SAVED_RUN).is_file() or (folder / RECORDING / settings_file.NAME).is_file()
+
+
+def _stamp(rank: int | None) -> str:
+    # The processes of one launch agree on the time at which their launcher was started.
+    when = None if rank is None else start_time_s(os.getppid())
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(when))
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[\x00-\x1f/]", "_", name) or "run"
+
+
+def _make_unused(base: Path) -> tuple[Path, list[Path]]:
+    """Make ``base`` or, where that is there, ``base-2`` and so on; returns it and all that was made."""
+    for number in itertools.count(1):
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        if not folder.exists():
+            above = _make_all(folder.parent)
+            # Another run may be making the same folder: only one of the two succeeds.
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder, [*above, folder]
+    raise AssertionError("unreachable")
+
+
+def _make_room(folder: Path, force: bool, *, remove: bool, siblings: bool) -> None:
+    """Refuse a folder that is in use; with ``force`` remove the run that is in it.
+
+    Args:
+        folder: Need not exist.
+        force: Whether a run may be replaced.
+        remove: Whether it is this process that removes it.
+        siblings: Whether ``rank<k>/`` belong to processes started with this one, and stay.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+    used = os.listdir(folder) if folder.exists() else []
+    if siblings:
+        used = [entry for entry in used if not _RANK_FOLDER.fullmatch(entry)]
+    if not used:
+        return
+    ours = is_run(folder)
+    if not force:
+        hint = "name another --out, or replace the run in it with --force" if ours else "name another --out"
+        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+    if not ours:
+        raise UsageError(
+            "out-not-a-run",
+            f"{folder} is not empty and not a dlprof run, which is all that --force replaces",
+            "name another --out",
+        )
+    if remove:
+        _remove_run(folder, ranks=not siblings)
+
+
+def _remove_run(folder: Path, *, ranks: bool) -> None:
+    for pattern in _OURS:
+        for path in folder.glob(pattern):
+            path.unlink()
+    recording = folder / RECORDING
+    if (recording / settings_file.NAME).is_file():
+        shutil.rmtree(recording)
+    if ranks:
+        for path in folder.iterdir():
+            if _RANK_FOLDER.fullmatch(path.name) and is_run(path):
+                _remove_run(path, ranks=False)
+                with suppress(OSError):
+                    path.rmdir()
+
+
+def _make_all(folder: Path) -> list[Path]:
+    """Make a folder and those above it; returns those that were not there, outermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    made = []
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        made.append(path)
+    return made
