@@ -1,6 +1,23 @@
 """dlprof says what bounds a PyTorch training step.
 
-This module is imported inside the profiled script and in its workers, so it loads nothing by itself.
+This module is imported inside the profiled script and in its workers, so it loads nothing by itself: the public
+names are resolved on first use.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlprof.capture.marks import iterate, span
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "iterate", "span"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("iterate", "span"):
+        from dlprof.capture import marks  # noqa: PLC0415 - see above
+
+        return getattr(marks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -229,4 +229,3 @@ def _write_trace(profile: Profile, folder: Path, aligned: AlignedTrace | None) -
     name = f"{profile.run.host}_{profile.main_pid}.{time.time_ns()}.pt.trace.json.gz"
     torch_trace = aligned.path if aligned else None
     write_trace(profile, folder / name, torch_trace, aligned.offset_ns if aligned else None)
-

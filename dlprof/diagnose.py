@@ -188,8 +188,11 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement) -> Fi
     workers: list[Forecast] = []
     without: dict[Component, Forecast] = {}
     if pipeline is not None:
-        workers = forecast_workers(pipeline)
-        without = {component: forecast_without(pipeline, component) for component in PARTS if component in pipeline.parts}
+        # Batches from ``dlprof.iterate`` have no loader whose workers could be more or fewer.
+        tunable = measured.loader is not None and "made_by" not in measured.loader.settings
+        workers = forecast_workers(pipeline) if tunable else []
+        made_of = [component for component in PARTS if component in pipeline.parts]
+        without = {component: forecast_without(pipeline, component) for component in made_of}
     return Findings(
         judgement=judgement,
         mean=measured.parts.mean if measured.parts else None,
@@ -216,9 +219,7 @@ def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:
         findings.loader or {},
         device,
     )
-    return AdviceRow(
-        advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how
-    )
+    return AdviceRow(advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how)
 
 
 def _not_advised(refusal: Refusal) -> NotAdvised:

@@ -80,7 +80,7 @@ def find_fetches(profile: Profile) -> Fetches:
         nested = inner.where(inner.track == track)
         _self_times(fetches.where(rows), rows, nested, (wall, cpu, calls))
     duration = fetches.duration_ns().astype(np.float64)
-    on_cpu = np.clip(fetches.on_cpu_ns, 0, duration)
+    on_cpu = np.clip(fetches.on_cpu_ns.astype(np.float64), 0, duration)
     _give_rest_to_dataset(wall, duration)
     cpu = np.minimum(cpu, wall)
     _give_rest_to_dataset(cpu, on_cpu)

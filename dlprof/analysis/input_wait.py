@@ -83,7 +83,8 @@ def _composition(fetches: Fetches) -> npt.NDArray[np.float64]:
     """Each fetch's share per component, waiting for a core apart; shape ``(n, len(PARTS) + 1)``."""
     contention = fetches.no_core_ns.sum(axis=1, keepdims=True)
     parts = np.concatenate([np.maximum(fetches.wall_ns - fetches.no_core_ns, 0), contention], axis=1)
-    return parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-9)
+    shares: npt.NDArray[np.float64] = parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-9)
+    return shares
 
 
 def _process(profile: Profile, pid: int, track: int, fetches: Fetches) -> _Process:

@@ -202,7 +202,7 @@ def input_section(
     return Input(
         loader=shown,
         per_batch_ms=_per_batch(profile, steps, fetches),
-        worker_busy_ratio=_busy_ratio(profile, steps, fetches, loader),
+        worker_busy_ratio=_busy_ratio(steps, fetches, loader),
         queue_depth_mean=_queue_depth(profile, steps, loader),
         workers=_workers(profile, steps, fetches),
         pad_ratio=None,
@@ -254,7 +254,7 @@ def _inside(spans: Spans, step: Step) -> int:
     return length(clip(spans.covered(), step.wait_start_ns, step.body_end_ns))
 
 
-def _busy_ratio(profile: Profile, steps: Steps, fetches: Fetches, loader: Loader) -> float | None:
+def _busy_ratio(steps: Steps, fetches: Fetches, loader: Loader) -> float | None:
     workers = int(loader.settings.get("num_workers") or 0)
     measured = steps.measured
     if not workers or not measured:
@@ -283,8 +283,7 @@ def _workers(profile: Profile, steps: Steps, fetches: Fetches) -> list[Worker]:
             continue
         mine = rows[fetches.spans.track[rows] == track]
         cpu, no_core, blocked = (
-            float(table[mine].sum()) / 1e9
-            for table in (fetches.cpu_ns, fetches.no_core_ns, fetches.blocked_ns())
+            float(table[mine].sum()) / 1e9 for table in (fetches.cpu_ns, fetches.no_core_ns, fetches.blocked_ns())
         )
         found.append(Worker(place.pid, len(mine), cpu, no_core, blocked, None, None))
     return found

@@ -44,7 +44,7 @@ def find_steps(profile: Profile) -> Steps:
         steps = _optimizer_steps(profile, spans, optimizer)
         return Steps(tuple(steps), NO_LOADER, False, 0)
     taken = taken.where(loaders == loader)
-    steps = _loader_steps(profile, spans, taken, requests, optimizer)
+    steps = _loader_steps(profile, spans, taken, optimizer)
     return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps))
 
 
@@ -57,7 +57,7 @@ def _training_loader(taken: Spans, loaders: np.ndarray, optimizer: Spans) -> int
     if not len(taken):
         return NO_LOADER if len(optimizer) else None
     if not len(optimizer):
-        return Counter(loaders.tolist()).most_common(1)[0][0]
+        return int(Counter(loaders.tolist()).most_common(1)[0][0])
     # The loader whose batch was the last before an optimizer step, by the number of such steps.
     before = np.searchsorted(taken.end_ns, optimizer.start_ns, side="right") - 1
     before = before[before >= 0]
@@ -66,9 +66,7 @@ def _training_loader(taken: Spans, loaders: np.ndarray, optimizer: Spans) -> int
     return int(Counter(loaders[before].tolist()).most_common(1)[0][0])
 
 
-def _loader_steps(
-    profile: Profile, spans: Spans, taken: Spans, requests: Spans, optimizer: Spans
-) -> list[Step]:
+def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans) -> list[Step]:
     bodies = spans.of(Kind.BODY)
     body_of = {(int(i), int(b)): row for row, (i, b) in enumerate(zip(bodies.iterator, bodies.batch, strict=True))}
     iterations = spans.of(Kind.ITER)

@@ -66,9 +66,7 @@ def judge(
     """
     ranked = tuple(sorted(candidates, key=lambda each: -each.saved.mid))
     if parts is None or not ranked:
-        return Judgement(
-            Bottleneck.INCONCLUSIVE, None, None, Confidence.LOW, "no-steps", {}, ranked, all_input_saved
-        )
+        return Judgement(Bottleneck.INCONCLUSIVE, None, None, Confidence.LOW, "no-steps", {}, ranked, all_input_saved)
     count = len(parts.light)
     best = ranked[0]
     confidence = _confidence(ranked, count, doubts)

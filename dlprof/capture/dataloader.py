@@ -70,9 +70,7 @@ class DataLoaderHooks:
         self._in_worker = WorkerPosition()
         return self._in_worker
 
-    def _patch(
-        self, owner: Any, name: str, wrap: Callable[[Any], Any], *, static: bool = False
-    ) -> None:
+    def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any], *, static: bool = False) -> None:
         original = getattr(owner, name, None)
         if original is None:
             self._session.recorder.notice("hook-missing", hook=name)
@@ -113,7 +111,7 @@ class DataLoaderHooks:
         # Only this object in this process: the workers have their own copy by now.
         queue = getattr(iterator, "_worker_result_queue", None)
         receive = getattr(queue, "_recv_bytes", None)
-        if receive is None:
+        if queue is None or receive is None:
             return
 
         def timed_receive(*args: Any, **kwargs: Any) -> Any:
@@ -410,7 +408,7 @@ def describe_loader(loader: Any) -> dict[str, Any]:
 
 
 def _start_method(context: Any) -> str | None:
-    import multiprocessing  # noqa: PLC0415 - loaded by torch already; not worth loading in every child Python
+    import multiprocessing
 
     # allow_none: asking must not fix the start method for the script.
     method = (context or multiprocessing).get_start_method(allow_none=True)

@@ -18,6 +18,11 @@ from dlprof.model.kinds import Kind
 _session: Session | None = None
 
 
+def current() -> Session | None:
+    """This process's session, None where nothing is recorded."""
+    return _session
+
+
 def install(folder: str) -> None:
     """Hook torch's loader and optimizers, ``torch.save`` and the seams, each when the script imports it.
 
@@ -42,9 +47,7 @@ def install(folder: str) -> None:
     PostImportFinder(guarded).install()
 
 
-def _guarded(
-    session: Session, name: str, hook: Callable[[ModuleType], None]
-) -> Callable[[ModuleType], None]:
+def _guarded(session: Session, name: str, hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def run(module: ModuleType) -> None:
         try:
             hook(module)
@@ -70,7 +73,7 @@ def _hook_optimizers(session: Session, module: Any) -> None:
 
 
 def _hook_save(session: Session, module: Any) -> None:
-    import functools  # noqa: PLC0415
+    import functools
 
     original = module.save
     recorder = session.recorder

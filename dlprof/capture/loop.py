@@ -104,6 +104,9 @@ class Loop:
             if self._trace_until is not None and taken >= self._trace_until:
                 return self._after_trace(taken)
             return Action.NOTHING
+        if self._trace_until is not None:
+            # The user's own profiler may have ended ours in the middle of a step.
+            self._trace_until = min(self._trace_until, taken)
         if self._trace_at is None and self._settings.trace_steps:
             begin, length = self._planned_trace(loader)
             if length and taken >= begin:

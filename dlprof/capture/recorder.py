@@ -123,9 +123,7 @@ class Recorder:
         if role is None:
             is_main = threading.current_thread() is threading.main_thread()
             role = self.role if is_main else Role.THREAD
-        writer = SpanWriter(
-            self.folder, role, threading.get_native_id(), self.settings.max_disk_bytes
-        )
+        writer = SpanWriter(self.folder, role, threading.get_native_id(), self.settings.max_disk_bytes)
         record = ThreadRecord(writer)
         if not record.knows_runnable:
             self.notice("no-schedstat")

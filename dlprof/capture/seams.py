@@ -109,9 +109,7 @@ class Sampled:
 
 def hooks(recorder: Recorder) -> dict[str, Callable[[ModuleType], None]]:
     """The hook of each module in ``SEAMS``, to be called when it has been imported."""
-    return {
-        module: functools.partial(_wrap_all, recorder, callables) for module, callables in SEAMS.items()
-    }
+    return {module: functools.partial(_wrap_all, recorder, callables) for module, callables in SEAMS.items()}
 
 
 def _wrap_all(recorder: Recorder, callables: tuple[tuple[str, Kind], ...], module: ModuleType) -> None:

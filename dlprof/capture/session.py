@@ -168,9 +168,7 @@ class Session:
         except Exception as error:
             self.recorder.failed("request", error)
 
-    def _batch_arrived(
-        self, request: Request, end: int, ended: bool, batch: Any, number: int, iterator: int
-    ) -> None:
+    def _batch_arrived(self, request: Request, end: int, ended: bool, batch: Any, number: int, iterator: int) -> None:
         loop, loader = self._loop, request.loader
         if ended:
             if self._tracer.on and loop.is_training(loader):

@@ -45,7 +45,7 @@ class Tracer:
 
     def start(self) -> bool:
         """Start the profiler; False, with a notice, where that cannot be."""
-        import torch  # noqa: PLC0415 - the script has imported it by now; we never do so first
+        import torch
 
         if torch.autograd._profiler_enabled():
             self._recorder.notice("trace-skipped-user-profiler")
@@ -64,7 +64,7 @@ class Tracer:
 
     def mark(self) -> None:
         """Leave a marker in both clocks; between steps only."""
-        import torch  # noqa: PLC0415
+        import torch
 
         before = now()
         with torch.autograd.profiler.record_function(MARKER):

@@ -50,9 +50,7 @@ def _enter(recorder: Recorder, position: WorkerPosition, arguments: dict[str, An
     handed_over: deque[tuple[int, int]] = deque()
     data_queue = arguments["data_queue"]
     _watch_pipe(recorder, data_queue, handed_over, position)
-    arguments["index_queue"] = TimedIndexQueue(
-        recorder, arguments["index_queue"], thread, position, started
-    )
+    arguments["index_queue"] = TimedIndexQueue(recorder, arguments["index_queue"], thread, position, started)
     arguments["data_queue"] = TimedDataQueue(recorder, data_queue, thread, position, handed_over)
 
 
@@ -133,9 +131,7 @@ class TimedDataQueue:
         return getattr(self._queue, name)
 
 
-def _watch_pipe(
-    recorder: Recorder, queue: Any, handed_over: deque[tuple[int, int]], position: WorkerPosition
-) -> None:
+def _watch_pipe(recorder: Recorder, queue: Any, handed_over: deque[tuple[int, int]], position: WorkerPosition) -> None:
     # The feeder thread pickles an item and then calls this: what passed since the item was handed over, or since the
     # item before it was sent, is pickling.
     send = getattr(queue, "_send_bytes", None)

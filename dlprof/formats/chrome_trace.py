@@ -1,4 +1,4 @@
-"""torch.profiler's Chrome traces: read what the analysis needs, and write one trace with our spans on the same clock."""
+"""torch.profiler's Chrome traces: read what the analysis needs, write one trace with our spans on the same clock."""
 
 from __future__ import annotations
 
@@ -239,8 +239,5 @@ def _arrivals(spans: Spans) -> dict[tuple[int, int], tuple[int, int]]:
     taken = taken.where((taken.flags & int(Flag.ENDED)) == 0)
     return {
         (int(iterator), int(batch)): (int(track), int(end) - 1)
-        for iterator, batch, track, end in zip(
-            taken.iterator, taken.batch, taken.track, taken.end_ns, strict=True
-        )
+        for iterator, batch, track, end in zip(taken.iterator, taken.batch, taken.track, taken.end_ns, strict=True)
     }
-

@@ -233,11 +233,7 @@ def _columns(
     file: SpanFile, track: int, local: dict[int, str], names: dict[str, int]
 ) -> dict[str, np.ndarray[Any, Any]]:
     records = file.records
-    columns = {
-        name: records[name].astype(np.int64)
-        for name in Spans.COLUMNS
-        if name not in ("track", "name_id")
-    }
+    columns = {name: records[name].astype(np.int64) for name in Spans.COLUMNS if name not in ("track", "name_id")}
     columns["track"] = np.full(len(records), track, dtype=np.int64)
     known = np.zeros(max(local, default=0) + 1, dtype=np.int64)
     for number, name in local.items():
@@ -346,8 +342,8 @@ def _torch_columns(
         )
     table = np.array(rows, dtype=np.int64).reshape(len(rows), 6)
     columns = {name: np.full(len(rows), -1, dtype=np.int64) for name in Spans.COLUMNS}
-    for place, name in enumerate(("start_ns", "end_ns", "kind", "track", "name_id", "value")):
-        columns[name] = table[:, place]
+    for place, column in enumerate(("start_ns", "end_ns", "kind", "track", "name_id", "value")):
+        columns[column] = table[:, place]
     columns["weight"] = np.ones(len(rows), dtype=np.int64)
     columns["flags"] = np.zeros(len(rows), dtype=np.int64)
     return columns

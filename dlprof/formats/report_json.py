@@ -67,3 +67,12 @@ def _python_names(document: Any) -> Any:
                 if isinstance(row, dict)
             ]
     return renamed
+
+
+if __name__ == "__main__":
+    # Renews the schema file that the package ships; a test compares it with the types.
+    import json
+    from pathlib import Path
+
+    target = Path(__file__).parents[1] / "schema" / SCHEMA_FILE
+    target.write_text(json.dumps(report_schema(), indent=1) + "\n", encoding="utf-8")

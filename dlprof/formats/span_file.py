@@ -1,4 +1,4 @@
-"""The span file: one a thread, fixed records appended, so that a process may die at any time and lose at most one batch.
+"""The span file: one a thread, fixed records appended, so that a process may die and lose at most one batch.
 
 Layout, version 1, little-endian: a header of 64 bytes (magic, version, role, pid, native thread id, and
 ``CLOCK_MONOTONIC`` and wall clock read as a pair), then records of 64 bytes. A truncated last record is normal.
@@ -168,7 +168,7 @@ class SpanFile:
 
 def record_dtype() -> Any:
     """The numpy type of one record, field for field as ``SpanWriter.add`` packs it."""
-    import numpy as np  # noqa: PLC0415 - the writer's side must not load numpy
+    import numpy as np
 
     return np.dtype(
         [
@@ -200,7 +200,7 @@ def read_spans(path: Path) -> SpanFile | None:
     Raises:
         OSError: The file cannot be read.
     """
-    import numpy as np  # noqa: PLC0415 - the writer's side must not load numpy
+    import numpy as np
 
     data = path.read_bytes()
     if len(data) < _HEADER.size:

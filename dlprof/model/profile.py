@@ -96,7 +96,8 @@ class Spans:
 
     def where(self, mask: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Spans:
         """The spans that ``mask`` (or an index array) selects, in that order."""
-        return Spans(*(getattr(self, name)[mask] for name in self.COLUMNS), names=self.names)
+        chosen = {name: getattr(self, name)[mask] for name in self.COLUMNS}
+        return Spans(**chosen, names=self.names)
 
     def of(self, *kinds: Kind) -> Spans:
         """The spans of these kinds, in the order of their start."""
@@ -184,7 +185,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the script ended. ``status``: its own, 128+n for a signal; ``own_status`` after a stop may differ."""
+    """How the script ended.
+
+    Attributes:
+        status: What dlprof exits with for it: the script's own, 128+n for signal n, 0 where we stopped it.
+        reason: Why it ended.
+        detail: The exception, the signal, or the status that the script made of being stopped.
+    """
 
     status: int
     reason: ExitReason

@@ -20,7 +20,7 @@ def _leave_path() -> None:
 def _run_shadowed() -> None:
     mine = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found] # noqa: F401
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
