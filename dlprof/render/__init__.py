@@ -1,0 +1,69 @@
+"""`Report` to html, pdf, md and txt, and the words that go into a report.
+
+Only this package uses jinja2, WeasyPrint, Altair and vl-convert. The last three load when a page is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from dlprof.errors import DlprofError
+from dlprof.model.report import Report
+from dlprof.render.html import render_html
+from dlprof.render.markdown import render_markdown
+from dlprof.render.pdf import render_pdf
+from dlprof.render.text import Summary, render_text, summary, summary_lines
+
+__all__ = [
+    "RENDERERS",
+    "Renderer",
+    "Summary",
+    "render_each",
+    "render_html",
+    "render_markdown",
+    "render_pdf",
+    "render_text",
+    "summary",
+    "summary_lines",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """A format of the report: the file's name in a run's folder, and what makes its bytes."""
+
+    file_name: str
+    render: Callable[[Report], bytes]
+
+
+RENDERERS: dict[str, Renderer] = {
+    "html": Renderer("report.html", lambda report: render_html(report).encode()),
+    "pdf": Renderer("report.pdf", lambda report: render_pdf(render_html(report))),
+    "md": Renderer("report.md", lambda report: render_markdown(report).encode()),
+    "txt": Renderer("report.txt", lambda report: render_text(report).encode()),
+}
+"""Formats by the name they have in ``--format``. JSON is written by `dlprof.formats`."""
+
+
+def render_each(report: Report, formats: Iterable[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
+    """Several formats of one report; the page that HTML and PDF share is made once.
+
+    Args:
+        report: Composed or loaded from its JSON.
+        formats: Keys of `RENDERERS`.
+
+    Yields:
+        File name, and its bytes or the error that kept it from being made (PDF without Pango).
+    """
+    html: str | None = None
+    for name in formats:
+        renderer = RENDERERS[name]
+        try:
+            if name in ("html", "pdf"):
+                html = html if html is not None else render_html(report)
+                yield renderer.file_name, html.encode() if name == "html" else render_pdf(html)
+            else:
+                yield renderer.file_name, renderer.render(report)
+        except DlprofError as error:
+            yield renderer.file_name, error

@@ -1,0 +1,139 @@
+"""The last parts of a report: what was not advised, settings, environment, notices, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlprof.model.report import Report
+from dlprof.render.blocks import Block, Fact, Facts, Listing, Prose, Section, Table
+from dlprof.render.numbers import (
+    NOT_MEASURED,
+    TIMES,
+    count,
+    is_number,
+    milliseconds,
+    percent,
+    seconds,
+    size_bytes,
+    times,
+)
+from dlprof.render.plain import name, setting, text
+
+ENVIRONMENT_ROWS = 60
+RANK_ROWS = 64
+
+
+def background(report: Report) -> list[Section | None]:
+    """The last sections, in their order."""
+    return [
+        _ranks(report),
+        _why_not(report),
+        _settings(report),
+        _environment(report),
+        _notices(report),
+        _method(report),
+    ]
+
+
+def _why_not(report: Report) -> Section | None:
+    if not report.not_advised:
+        return None
+    items = tuple(Fact(name(row.id, 60), text(row.why, 600)) for row in report.not_advised)
+    return Section("why-not", "Why not?", (Prose("Usual advice that would not help here."), Listing(items)))
+
+
+def _ranks(report: Report) -> Section | None:
+    if len(report.ranks) < 2:
+        return None
+    keys = [key for key, value in report.ranks[0].items() if not isinstance(value, dict | list)]
+    shown = [labelled(key, None)[0] for key in keys]
+    rows = tuple(tuple(labelled(key, rank.get(key))[1] for key in keys) for rank in report.ranks[:RANK_ROWS])
+    columns = tuple("number" if is_number(report.ranks[0][key]) else "text" for key in keys)
+    table = Table("One row for each rank", tuple(shown), columns, rows)  # type: ignore[arg-type]
+    return Section("ranks", "Ranks", (table,))
+
+
+def _settings(report: Report) -> Section | None:
+    if report.input is None or not report.input.loader:
+        return None
+    facts = tuple(Fact(name(key, 60), setting(value)) for key, value in report.input.loader.items())
+    return Section("settings", "Loader settings in force", (Facts("DataLoader", facts[:ENVIRONMENT_ROWS]),))
+
+
+def _environment(report: Report) -> Section | None:
+    facts = [Fact(*labelled(key, value)) for key, value in flat(report.environment)]
+    if report.run.command:
+        facts.insert(0, Fact("command", name(" ".join(report.run.command), 400)))
+    facts.insert(0, Fact("host", name(report.host, 80)))
+    return Section("environment", "Environment", (Facts("Machine and software", tuple(facts[:ENVIRONMENT_ROWS])),))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested dictionaries, also those in lists, as pairs of a dotted key and a value."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            yield from flat({str(index): item for index, item in enumerate(value)}, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def labelled(key: str, value: Any) -> tuple[str, str]:
+    """A label without its unit and a value with it, by the ending of the key (``_bytes``, ``_ms``, ``_ratio``, ...)."""
+    endings = {"_bytes": size_bytes, "_ms": milliseconds, "_s": seconds, "_ratio": percent}
+    for ending, shown in endings.items():
+        if key.endswith(ending):
+            label = name(key.removesuffix(ending).replace("_", " "), 60)
+            if is_number(value):
+                return label, shown(value)
+            if value is None:
+                return label, "not known"
+    label = name(key.removesuffix("_count").replace("_", " "), 60)
+    return label, "not known" if value is None else setting(value)
+
+
+def _notices(report: Report) -> Section | None:
+    if not report.notices:
+        return None
+    items = tuple(
+        Fact(name(notice.slug, 60) + _often(notice.count), text(notice.text, 600)) for notice in report.notices
+    )
+    return Section("notices", "Notices", (Listing(items),))
+
+
+def _often(number: int) -> str:
+    return f" ({count(number)}{TIMES})" if number > 1 else ""
+
+
+def _method(report: Report) -> Section:
+    run, overhead = report.run, report.overhead
+    blocks: list[Block] = []
+    if run.steps_measured:
+        sentence = (
+            "A step is one batch taken by the training loop. Step times and the wait for input come from "
+            f"{count(run.steps_measured)} step{'' if run.steps_measured == 1 else 's'} measured by light timers."
+        )
+        if run.steps_traced:
+            sentence += (
+                f" {count(run.steps_traced)} steps under torch.profiler tell how the rest of the step divides; "
+                "their own length is not used, since tracing slows them down."
+            )
+        if report.forecast:
+            sentence += " Forecasts replay the measured batches with the other setting."
+        blocks.append(Prose(sentence))
+    if run.batches_per_optimizer_step is not None and run.batches_per_optimizer_step != 1:
+        batches = setting(run.batches_per_optimizer_step)
+        blocks.append(Prose(f"The optimizer steps once in {batches} batches (gradient accumulation)."))
+    cost, traced = overhead.own_cost_ratio, overhead.traced_ratio
+    facts = (
+        Fact("Steps measured", count(run.steps_measured)),
+        Fact("Steps traced", count(run.steps_traced)),
+        Fact("Cost of the light timers", NOT_MEASURED if cost is None else f"{percent(cost)} of the step"),
+        Fact("A traced step takes", NOT_MEASURED if traced is None else f"{times(traced)} the time of an untraced one"),
+        Fact("Records lost", count(overhead.lost_spans)),
+        Fact("Made by", f"dlprof {name(report.dlprof, 40)}"),
+    )
+    blocks.append(Facts("What looking cost", facts))
+    return Section("method", "How it was measured", tuple(blocks))

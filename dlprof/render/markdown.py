@@ -1,0 +1,154 @@
+"""The report as Markdown for a ticket: GitHub and GitLab draw it whole, Jira its headings and tables.
+
+Strings from the script stand in code spans or are escaped; ``@`` and ``#`` never become a mention or a reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dlprof.model.report import Report
+from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Section, Table
+from dlprof.render.plain import cut
+from dlprof.render.view import view
+
+CHARACTERS_AT_MOST = 60_000
+"""Source: GitHub refuses comments of more than 65,536 characters."""
+
+_OPEN = {"steps", "forecast", "parts", "more-advice", "loader"}
+"""Sections that are not folded."""
+
+_WORD_JOINER = "\u2060"
+
+
+def render_markdown(report: Report) -> str:
+    """The whole report, below `CHARACTERS_AT_MOST` characters.
+
+    Args:
+        report: Composed or loaded from its JSON.
+    """
+    shown = view(report)
+    head = _head(shown)
+    parts = [_section(section) for section in shown.sections]
+    foot = f"Made by dlprof {escape(shown.version)}.\n"
+    left_out = 0
+    while parts and len(head) + sum(map(len, parts)) + len(foot) + 200 > CHARACTERS_AT_MOST:
+        parts.pop()
+        left_out += 1
+    if left_out:
+        foot = f"{left_out} more sections stand in report.html; they would make this text too long.\n\n{foot}"
+    return cut(head, CHARACTERS_AT_MOST - len(foot) - 1) + "".join(parts) + foot
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it stands, in a paragraph or a table cell."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+    text = re.sub(r"([@#])(?=\w)", rf"\1{_WORD_JOINER}", text)
+    text = re.sub(r"(?m)^(\s*)([#+=-])", r"\1\\\2", text)
+    return re.sub(r"(?m)^(\s*\d+)([.)])(?=\s|$)", r"\1\\\2", text)
+
+
+def code_span(text: str, in_table: bool = False) -> str:
+    """Text in a code span, whatever backticks it holds; in a table a bar is escaped, also within a span."""
+    if not text:
+        return ""
+    fence = "`" * (_longest_backticks(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    body = re.sub(r"\s+", " ", text)
+    if in_table:
+        body = body.replace("|", "\\|")
+    return f"{fence}{space}{body}{space}{fence}"
+
+
+def code_block(text: str) -> str:
+    """Lines in a fence that they cannot close."""
+    fence = "`" * max(3, _longest_backticks(text) + 1)
+    return f"{fence}python\n{text}\n{fence}\n\n"
+
+
+def _longest_backticks(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def _head(shown: ReportView) -> str:
+    lines = [f"## {escape(shown.headline)}", ""]
+    lines += [f"**{escape(shown.confidence)}:** {escape(shown.confidence_reason)}", ""]
+    if shown.ended:
+        lines += [f"**{escape(shown.ended)}**", ""]
+    lines += [" · ".join(f"{escape(fact.label)} **{escape(fact.value)}**" for fact in shown.key_figures), ""]
+    if shown.command:
+        lines += [code_span(shown.command), ""]
+    lines += [" · ".join(escape(part) for part in shown.origin), ""]
+    if shown.budget is not None:
+        lines += [f"### {escape(shown.budget.title)}", ""]
+        rows = [(row.name, row.milliseconds, row.share) for row in shown.budget.rows]
+        head = ("part", "per step", "share")
+        lines.append(_table(Table("", head, ("text", "number", "number"), tuple(rows))))
+    lines += ["### What to change", ""]
+    if shown.no_advice:
+        lines += [escape(shown.no_advice), ""]
+    return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice)
+
+
+def _advice(item: AdviceView) -> str:
+    worth = f"{item.gain} {item.gain_word}".strip()
+    note = ", ".join(part for part in (f"**{escape(worth)}**" if worth else "", escape(item.gain_note)) if part)
+    text = f"#### {escape(item.title)}\n\n" + (f"{note}\n\n" if note else "") + _blocks(item.how)
+    if item.evidence:
+        rows = tuple((fact.label, fact.value) for fact in item.evidence)
+        table = _table(Table("", ("measured", "value"), ("text", "number"), rows))
+        text += _folded("Evidence", table)
+    return text
+
+
+def _section(section: Section) -> str:
+    body = _blocks(section.blocks)
+    if section.id in _OPEN:
+        return f"### {escape(section.title)}\n\n{body}"
+    return _folded(section.title, body)
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>\n\n{body}</details>\n\n"
+
+
+def _blocks(blocks: Sequence[Block]) -> str:
+    return "".join(_block(block) for block in blocks)
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Prose):
+        return f"{escape(block.text)}\n\n"
+    if isinstance(block, Code):
+        return code_block(block.text)
+    if isinstance(block, Figure):
+        return f"{escape(block.description)}\n\n"
+    if isinstance(block, Listing):
+        return "".join(f"- **{escape(item.label)}**: {_one_line(item.value)}\n" for item in block.items) + "\n"
+    if isinstance(block, Facts):
+        rows = tuple((fact.label, fact.value) for fact in block.rows)
+        return _table(Table(block.caption, ("", ""), ("text", "text"), rows))
+    return _table(block)
+
+
+def _one_line(text: str) -> str:
+    return escape(re.sub(r"\s+", " ", text))
+
+
+def _table(table: Table) -> str:
+    caption = f"**{escape(table.caption)}**\n\n" if table.caption else ""
+    rule = ["---:" if column == "number" else "---" for column in table.columns]
+    lines = [_row(map(_one_line, table.head)), _row(rule)]
+    for cells in table.rows:
+        shown = [
+            code_span(cell, in_table=True) if column == "code" else _one_line(cell)
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+        lines.append(_row(shown))
+    return caption + "\n".join(lines) + "\n\n"
+
+
+def _row(cells: Sequence[str] | map[str]) -> str:
+    return f"| {' | '.join(cells)} |"

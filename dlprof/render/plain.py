@@ -1,0 +1,81 @@
+"""Strings from outside (paths, kernel names, arguments) made fit to be shown: visible, one line, not endless."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+from dlprof.render.numbers import NOT_MEASURED, count, is_number
+
+NAME_LIMIT = 160
+"""Characters kept of a name in a table."""
+
+TEXT_LIMIT = 4000
+"""Characters kept of a text of several lines."""
+
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _INVISIBLE:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def cut(text: str, limit: int) -> str:
+    """Shorten to ``limit`` characters by taking the middle out, since a path's two ends tell most."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    tail = limit - 1 - head
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def name(value: object, limit: int = NAME_LIMIT) -> str:
+    """One line: newlines and tabs become spaces, other invisible characters their escapes; cut in the middle.
+
+    Args:
+        value: Anything; None becomes `NOT_MEASURED`.
+        limit: Characters at most.
+    """
+    if value is None:
+        return NOT_MEASURED
+    text = re.sub(r"[\t\r\n]+", " ", cut(str(value), 4 * limit))
+    return cut("".join(map(_visible, text)), limit)
+
+
+def text(value: str, limit: int = TEXT_LIMIT) -> str:
+    """Several lines: newlines stay, tabs become spaces, other invisible characters their escapes."""
+    lines = cut(value, 4 * limit).replace("\r\n", "\n").expandtabs(4).split("\n")
+    return cut("\n".join("".join(map(_visible, line)) for line in lines), limit)
+
+
+def source_line(value: str, limit: int = NAME_LIMIT) -> str:
+    """A line of code: as `name`, without its indentation."""
+    return name(value.strip(), limit)
+
+
+def setting(value: Any, limit: int = NAME_LIMIT) -> str:
+    """A setting's value as a person reads it: ``yes``, ``16``, ``0.5``, ``a, b``; None is ``not set``."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if is_number(value):
+        return count(value)
+    if isinstance(value, float):
+        return NOT_MEASURED
+    if isinstance(value, list | tuple):
+        return name(", ".join(setting(item) for item in value) or "none", limit)
+    if isinstance(value, dict):
+        return name(", ".join(f"{key} {setting(item)}" for key, item in value.items()) or "none", limit)
+    return name(value, limit)
+
+
+def tie(sentence: str) -> str:
+    """Put no-break spaces between a number and its unit, so that ``62 %`` stays on one line."""
+    return re.sub(r"(?<=\d) (?=(?:%|ms|s|min|[kMGT]?B|GB/s|steps?)(?:\W|$))", "\N{NO-BREAK SPACE}", sentence)

@@ -1,0 +1,331 @@
+"""The parts of a report below the first screen, each one function: `Report` to `Section`, or None without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from dlprof.model.report import Device, Forecast, Input, Report, StepRow, Total
+from dlprof.render.background import background
+from dlprof.render.blocks import AdviceView, Block, Fact, Facts, Figure, Listing, Prose, Section, Table
+from dlprof.render.numbers import NOT_MEASURED, TO, column, count, gain, milliseconds, number, percent, size_bytes
+from dlprof.render.plain import name, setting, source_line
+from dlprof.render.select import (
+    budget_rows,
+    component_rows,
+    measured_workers,
+    shown_steps,
+    slowest_steps,
+    steps_per_bar,
+    worker_forecasts,
+)
+from dlprof.render.wording import cause_name, component_name, device_word
+
+SLOWEST_STEPS = 5
+ROWS_AT_MOST = 20
+"""Rows of one table; what is left out is said."""
+
+_SOURCES = {"light": "every measured step", "traced": "traced steps", "events": "device events"}
+
+_STATES = {
+    "cpu": "on the CPU",
+    "storage": "waiting for storage",
+    "network": "waiting for the network",
+    "lock": "waiting for a lock",
+    "sleep": "sleeping",
+}
+
+
+def build(report: Report, more_advice: Sequence[AdviceView]) -> tuple[Section, ...]:
+    """All sections that have something to say, in their order on the page.
+
+    Args:
+        report: What is shown.
+        more_advice: Advice that found no room on the first screen.
+    """
+    found = [
+        _more_advice(more_advice),
+        _parts(report),
+        _steps(report),
+        _loader(report),
+        _forecast(report),
+        _device(report),
+        *background(report),
+    ]
+    return tuple(section for section in found if section is not None)
+
+
+def table(
+    caption: str, head: tuple[str, ...], columns: str, rows: Sequence[tuple[str, ...]], limit: int = ROWS_AT_MOST
+) -> Table:
+    """A table of at most ``limit`` rows.
+
+    Args:
+        caption: What the rows are.
+        head: Names of the columns.
+        columns: One letter a column: t(ext), n(umber), c(ode).
+        rows: The cells.
+        limit: Rows at most.
+    """
+    if len(rows) > limit:
+        caption = f"{caption} ({limit} of {count(len(rows))})"
+    kinds = {"t": "text", "n": "number", "c": "code"}
+    return Table(caption, head, tuple(kinds[letter] for letter in columns), tuple(rows[:limit]))  # type: ignore[misc]
+
+
+def _more_advice(advice: Sequence[AdviceView]) -> Section | None:
+    if not advice:
+        return None
+    blocks: list[Block] = []
+    for item in advice:
+        note = ", ".join(part for part in (f"{item.gain} {item.gain_word}".strip(), item.gain_note) if part)
+        blocks += [Listing((Fact(item.title, note),)), *item.how]
+    return Section("more-advice", "More to change", tuple(blocks))
+
+
+def _parts(report: Report) -> Section | None:
+    budget, totals = _budget(report), _totals(report)
+    return Section("parts", "Parts of the step", (*budget, *totals)) if budget or totals else None
+
+
+def _budget(report: Report) -> list[Block]:
+    rows = budget_rows(report)
+    if not rows:
+        return []
+    times = column(row.ms_per_step for row in rows)
+    cells = [
+        (cause_name(row.cause), ms, percent(row.share), _SOURCES[row.source])
+        for row, ms in zip(rows, times, strict=True)
+    ]
+    text = f"Each moment of the step counts once; the parts add up to its mean, {milliseconds(report.step.mean_ms)}."
+    head = ("Part", "ms per step", "share", "known from")
+    return [Prose(text), table("The mean step", head, "tnnt", cells)]
+
+
+def _steps(report: Report) -> Section | None:
+    steps = shown_steps(report)
+    if not steps:
+        return None
+    plain = [row for row in steps if not row.traced]
+    traced = [row for row in steps if row.traced]
+    blocks: list[Block] = [Figure("steps", "Time of each step, ms", _steps_sentence(plain, traced))]
+    slow = slowest_steps(report, SLOWEST_STEPS)
+    if len(plain) > SLOWEST_STEPS:
+        cells = zip(column(row.ms for row in slow), column(row.input_wait_ms for row in slow), strict=True)
+        rows = [(str(row.index), ms, wait) for row, (ms, wait) in zip(slow, cells, strict=True)]
+        blocks.append(table("The slowest measured steps", ("Step", "ms", "of it waiting for input, ms"), "tnn", rows))
+    return Section("steps", "Steps over time", tuple(blocks))
+
+
+def _steps_sentence(plain: Sequence[StepRow], traced: Sequence[StepRow]) -> str:
+    mean = milliseconds(fmean(row.ms for row in plain or traced))
+    if not plain:
+        return f"Every step was traced; they took {mean} on average."
+    wait = milliseconds(fmean(row.input_wait_ms for row in plain))
+    if len(plain) == 1:
+        sentence = f"One measured step took {mean}, of which the training loop waited {wait} for input."
+    else:
+        times = [row.ms for row in plain]
+        sentence = (
+            f"{count(len(plain))} measured steps took {milliseconds(min(times))} to {milliseconds(max(times))}, "
+            f"{mean} on average, of which the training loop waited {wait} for input."
+        )
+    if traced:
+        slower = milliseconds(fmean(row.ms for row in traced))
+        sentence += f" {count(len(traced))} more ran under torch.profiler and took {slower}; averages leave them out."
+    grouped = steps_per_bar(len(plain) + len(traced))
+    if grouped > 1:
+        sentence += f" Each bar of the chart is the mean of {count(grouped)} steps."
+    return sentence
+
+
+def _loader(report: Report) -> Section | None:
+    data = report.input
+    if data is None:
+        return None
+    blocks: list[Block] = []
+    facts = _loader_facts(data)
+    if facts:
+        blocks.append(Facts("The loader at work", facts))
+    blocks += _components(report)
+    blocks += _hot_lines(data)
+    blocks += _workers(data)
+    blocks += _slowest_samples(data)
+    return Section("loader", "Inside the loader", tuple(blocks)) if blocks else None
+
+
+def _loader_facts(data: Input) -> tuple[Fact, ...]:
+    shown = [
+        ("Workers busy", percent(data.worker_busy_ratio), data.worker_busy_ratio),
+        ("Batches ready in the queue, mean", number(data.queue_depth_mean), data.queue_depth_mean),
+        ("Padding in the batches", percent(data.pad_ratio), data.pad_ratio),
+    ]
+    return tuple(Fact(label, value) for label, value, known in shown if known is not None)
+
+
+def _components(report: Report) -> list[Block]:
+    found = component_rows(report)
+    if not found:
+        return []
+    most, spread = found[0]
+    workers = measured_workers(report)
+    where = "in the training process" if workers == 0 else "in a worker" if workers else "where it is made"
+    sentence = (
+        f"One batch takes {milliseconds(sum(item.mean for _, item in found))} of work {where}. "
+        f"The largest part: {component_name(most)}, {milliseconds(spread.mean)}."
+    )
+    means, middles, highs = (column(getattr(item, field) for _, item in found) for field in ("mean", "p50", "p95"))
+    names = [component_name(component) for component, _ in found]
+    rows = list(zip(names, means, middles, highs, strict=True))
+    head = ("Part of the work", "mean, ms", "median, ms", "95th percentile, ms")
+    return [
+        Figure("components", "Work on one batch", sentence),
+        table("Work on one batch, by part", head, "tnnn", rows),
+    ]
+
+
+def _hot_lines(data: Input) -> list[Block]:
+    if not data.hot_lines:
+        return []
+    rows = [
+        (
+            name(line.where, 70),
+            name(line.function, 50),
+            source_line(line.source, 90),
+            percent(line.share),
+            _STATES[line.state],
+        )
+        for line in sorted(data.hot_lines, key=lambda line: -line.share)
+    ]
+    head = ("Where", "Function", "Line", "Share of data work", "State")
+    return [table("Lines that take the time", head, "cccnt", rows, 10)]
+
+
+def _workers(data: Input) -> list[Block]:
+    if not data.workers:
+        return []
+    workers = data.workers
+    columns = [
+        [str(worker.pid) for worker in workers],
+        [count(worker.batches) for worker in workers],
+        column(worker.cpu_s for worker in workers),
+        column(worker.no_core_s for worker in workers),
+        column(worker.blocked_s for worker in workers),
+    ]
+    head = ["Process", "Batches", "on a core, s", "waiting for a core, s", "blocked, s"]
+    if any(worker.private_mb_end is not None for worker in workers):
+        columns += [
+            column((worker.private_mb_start for worker in workers), TO),
+            column((worker.private_mb_end for worker in workers), TO),
+        ]
+        head += ["memory first, MB", "memory last, MB"]
+    rows = list(zip(*columns, strict=True))
+    return [table("Worker processes", tuple(head), "t" + "n" * (len(head) - 1), rows, 32)]
+
+
+def _slowest_samples(data: Input) -> list[Block]:
+    samples = sorted(data.slowest_samples, key=lambda sample: -sample.ms)
+    if not samples:
+        return []
+    times = column(sample.ms for sample in samples)
+    rows = [(str(sample.index), ms) for sample, ms in zip(samples, times, strict=True)]
+    return [table("The slowest samples", ("Dataset index", "ms"), "tn", rows, 10)]
+
+
+def _totals(report: Report) -> list[Block]:
+    totals = report.totals
+    named = [
+        ("collate_fn", totals.collate_fn),
+        ("tokenizer", totals.tokenizer),
+        ("dataset (__getitem__ or __iter__)", totals.dataset),
+        ("host-to-device copy", totals.h2d),
+        (f"step on the {device_word(report.run.device)}", totals.device_step),
+    ]
+    seen: list[tuple[str, Total]] = [(label, total) for label, total in named if total is not None]
+    if not seen:
+        return []
+    times = column(total.ms_per_batch for _, total in seen)
+    rows = [(label, ms, count(total.calls)) for (label, total), ms in zip(seen, times, strict=True)]
+    text = (
+        "How long each activity takes, also while something else runs at the same time, in a worker or on the device. "
+        "These do not add up to the step."
+    )
+    missing = [label for label, total in named if total is None]
+    if missing:
+        text += f" Not seen: {', '.join(missing)}."
+    head = ("Activity", "ms per batch", "calls")
+    return [Prose(text), table("Activities, overlapped or not", head, "tnn", rows)]
+
+
+def _forecast(report: Report) -> Section | None:
+    if not report.forecast:
+        return None
+    blocks: list[Block] = []
+    curve = worker_forecasts(report)
+    if curve and report.step.mean_ms is not None:
+        sentence = f"Measured: {milliseconds(report.step.mean_ms)} per step{_with_workers(measured_workers(report))}. "
+        best = _fewest_workers(curve)
+        if best is None:
+            sentence += "No other number of workers is clearly faster in the forecast."
+        else:
+            sentence += f"Best in the forecast: {milliseconds(best.step_ms[1])}{_with_workers(int(best.to))}."
+        blocks.append(Figure("forecast", "Step time by num_workers, ms", sentence))
+    rows = list(report.forecast)
+    low, middle, high = (column(row.step_ms[index] for row in rows) for index in range(3))
+    cells: list[tuple[str, ...]] = [
+        (
+            f"{name(row.setting, 40)} {setting(row.from_, 30)} → {setting(row.to, 30)}",
+            middle[index],
+            f"{low[index]}{TO}{high[index]}",
+            gain(row.speedup),
+            row.confidence.value,
+            name(row.limited_by, 80) if row.limited_by else "",
+        )
+        for index, row in enumerate(rows)
+    ]
+    head: tuple[str, ...] = ("Setting", "step, ms", "80 % interval, ms", "gain", "confidence", "limited by")
+    columns = "tnnntt"
+    if not any(row.limited_by for row in rows):
+        head, columns, cells = head[:-1], columns[:-1], [cell[:-1] for cell in cells]
+    blocks.append(table("Step time that another setting would give", head, columns, cells))
+    return Section("forecast", "What other settings would give", tuple(blocks))
+
+
+def _fewest_workers(curve: Sequence[Forecast]) -> Forecast | None:
+    """The fewest workers within 2 % of the shortest step, if that is surely faster than what was measured."""
+    shortest = min(row.step_ms[1] for row in curve)
+    near = [row for row in curve if row.step_ms[1] <= 1.02 * shortest]
+    best = min(near, key=lambda row: int(row.to))
+    return best if best.speedup[0] > 1 else None
+
+
+def _with_workers(workers: int | None) -> str:
+    return "" if workers is None else f" with {workers} worker{'' if workers == 1 else 's'}"
+
+
+def _device(report: Report) -> Section | None:
+    device = report.device
+    if device is None:
+        return None
+    blocks: list[Block] = [Facts("The device during the traced steps", _device_facts(device))]
+    if device.top_kernels:
+        times = column(kernel.ms_per_step for kernel in device.top_kernels)
+        rows = [
+            (name(kernel.name, 110), ms, count(kernel.calls_per_step))
+            for kernel, ms in zip(device.top_kernels, times, strict=True)
+        ]
+        head = ("Operation", "ms per step", "calls per step")
+        blocks.append(table("What keeps the device busy", head, "cnn", rows, 10))
+    return Section("device", "On the device", tuple(blocks))
+
+
+def _device_facts(device: Device) -> tuple[Fact, ...]:
+    speed = device.h2d_gb_per_s
+    shown = [
+        ("Busy", percent(device.busy_ratio)),
+        ("Idle per step", milliseconds(device.idle_ms_per_step)),
+        ("Copied to the device per step", size_bytes(device.h2d_bytes_per_step)),
+        ("Copy speed", NOT_MEASURED if speed is None else f"{number(speed)} GB/s"),
+        ("Copied from pageable memory", percent(device.h2d_pageable_ratio)),
+    ]
+    return tuple(Fact(label, value) for label, value in shown)

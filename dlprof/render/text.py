@@ -1,0 +1,252 @@
+"""The report as plain text for a chat, and the few lines for the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlprof.model.kinds import Cause
+from dlprof.model.report import Report
+from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Table
+from dlprof.render.numbers import percent
+from dlprof.render.plain import cut, name, text
+from dlprof.render.select import budget_rows
+from dlprof.render.view import ended, view
+from dlprof.render.wording import cause_name
+
+WIDTH = 80
+SUMMARY_LINES = 12
+CELL_LIMIT = 44
+SMALL_PART = 0.025
+"""Share of the step below which a part is not named on the terminal."""
+
+NOTICES_ON_TERMINAL = 2
+
+_FILLS = "█▓▒░▞▚▙▜▪"
+"""One fill for each part of a bar, so that it can be read without colour."""
+
+_UNREMARKABLE = {"fewer-steps", "first-batches-from-full-queue", "other-process-ignored"}
+"""Notices that a reader of the terminal can do without; they stand in the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the terminal shows after a run, without colours.
+
+    Attributes:
+        headline: One sentence.
+        bar: Name and share (0 to 1) of each part of the mean step, largest first; empty without a budget.
+        advice: Best advice with its gain, then its lines to paste; empty without advice.
+        notices: At most two, those that bear on the result.
+        path: The report that was written, or empty.
+    """
+
+    headline: str
+    bar: tuple[tuple[str, float], ...]
+    advice: tuple[str, ...]
+    notices: tuple[str, ...]
+    path: str
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """At most `SUMMARY_LINES` lines of at most ``width`` characters; the path is the last and is never cut."""
+        head = _shortened(self.headline, width, 3)
+        bar = bar_lines(self.bar, width)[:4]
+        path = [self.path] if self.path else []
+        room = SUMMARY_LINES - len(head) - len(bar) - len(path)
+        notices = [line for notice in self.notices for line in _shortened(notice, width, 2)]
+        advice = _shortened(self.advice[0], width, 2) if self.advice else []
+        advice += [line if len(line) <= width else f"{line[: width - 1]}…" for line in self.advice[1:]]
+        notices = notices[: max(0, room - min(len(advice), 3))]
+        return [*head, *bar, *advice[: max(0, room - len(notices))], *notices, *path]
+
+
+def _shortened(text: str, width: int, at_most: int) -> list[str]:
+    return textwrap.wrap(text, width, max_lines=at_most, placeholder=" …")
+
+
+def summary(report: Report, path: str = "") -> Summary:
+    """The few lines for the terminal.
+
+    Args:
+        report: Composed or loaded from its JSON.
+        path: Where the report was written.
+    """
+    shown = view(report)
+    advice: list[str] = []
+    if shown.advice:
+        best = shown.advice[0]
+        advice.append(": ".join(part for part in (best.title, _worth(best)) if part))
+        lines = next((block.text for block in best.how if isinstance(block, Code)), "")
+        advice += [f"    {line}" for line in lines.split("\n") if line]
+    notices = [name(notice.text, 400) for notice in report.notices if notice.slug not in _UNREMARKABLE]
+    if bad_end := ended(report):
+        notices.insert(0, bad_end)
+    return Summary(
+        headline=name(report.verdict.headline, 600),
+        bar=_bar(report),
+        advice=tuple(advice),
+        notices=tuple(notices[:NOTICES_ON_TERMINAL]),
+        path=path,
+    )
+
+
+def _bar(report: Report) -> tuple[tuple[str, float], ...]:
+    """Parts of the budget; small ones, except for the wait for input, are one."""
+    rows = budget_rows(report)
+    large = [row for row in rows if row.share >= SMALL_PART or row.cause is Cause.INPUT_WAIT]
+    if len(rows) - len(large) < 2:
+        return tuple((cause_name(row.cause), row.share) for row in rows)
+    rest = sum(row.share for row in rows if row not in large)
+    return (*((cause_name(row.cause), row.share) for row in large), ("the rest", rest))
+
+
+def summary_lines(report: Report, path: str = "", width: int = WIDTH) -> list[str]:
+    """`summary` as lines without colours, at most twelve.
+
+    Args:
+        report: Composed or loaded from its JSON.
+        path: Where the report was written.
+        width: Characters of a line.
+    """
+    return summary(report, path).lines(width)
+
+
+def bar_cells(shares: Sequence[float], width: int) -> list[int]:
+    """How many cells of a bar each share takes; they add up to ``width``.
+
+    Args:
+        shares: Parts, at least 0; their sum is the whole bar.
+        width: Cells of the bar.
+    """
+    total = sum(shares)
+    if total <= 0:
+        return [0] * len(shares)
+    ends, reached = [], 0.0
+    for share in shares:
+        reached += share / total
+        ends.append(round(reached * width))
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def bar_lines(bar: Sequence[tuple[str, float]], width: int) -> list[str]:
+    """A bar of blocks with its legend below, in lines of at most ``width`` characters."""
+    if not bar:
+        return []
+    cells = bar_cells([share for _, share in bar], width)
+    drawn = "".join(fill * number for fill, number in zip(_FILLS, cells, strict=False))
+    legend = [f"{fill} {label} {percent(share)}" for fill, (label, share) in zip(_FILLS, bar, strict=False)]
+    lines = [""]
+    for entry in legend:
+        joined = f"{lines[-1]}   {entry}" if lines[-1] else entry
+        if len(joined) > width and lines[-1]:
+            lines.append(entry)
+        else:
+            lines[-1] = joined
+    return [drawn, *lines]
+
+
+def _worth(item: AdviceView) -> str:
+    note = item.gain_note.removeprefix("forecast: ")
+    gain = f"{item.gain} {item.gain_word}".strip()
+    if gain and note:
+        return f"{gain} ({note})"
+    return gain or note
+
+
+def render_text(report: Report) -> str:
+    """The whole report as plain text, at most 80 characters a line where words allow it.
+
+    Args:
+        report: Composed or loaded from its JSON.
+    """
+    shown = view(report)
+    lines = _head(shown, report)
+    for section in shown.sections:
+        lines += ["", section.title, "-" * len(section.title), *_blocks(section.blocks)]
+    lines += ["", f"Made by dlprof {shown.version}."]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _head(shown: ReportView, report: Report) -> list[str]:
+    lines = textwrap.wrap(shown.headline, WIDTH)
+    lines += textwrap.wrap(f"{shown.confidence}: {shown.confidence_reason}", WIDTH)
+    if shown.ended:
+        lines += textwrap.wrap(shown.ended, WIDTH)
+    lines += ["", *textwrap.wrap(shown.command, WIDTH), *_joined(shown.origin)]
+    lines += _joined([f"{fact.label} {fact.value}" for fact in shown.key_figures])
+    bar = tuple((cause_name(row.cause), row.share) for row in budget_rows(report))
+    if bar and shown.budget is not None:
+        lines += ["", shown.budget.title, *bar_lines(bar, WIDTH)]
+    lines += ["", "What to change", "--------------"]
+    lines += textwrap.wrap(shown.no_advice, WIDTH)
+    for index, item in enumerate(shown.advice):
+        lines += [""] if index else []
+        lines += textwrap.wrap(": ".join(part for part in (item.title, _worth(item)) if part), WIDTH)
+        lines += _blocks(item.how)
+        if item.evidence:
+            because = "; ".join(f"{fact.label} {fact.value}" for fact in item.evidence)
+            lines += [""] if lines[-1].startswith("    ") else []
+            lines += textwrap.wrap(f"Because: {because}", WIDTH)
+    return lines
+
+
+def _joined(parts: Sequence[str]) -> list[str]:
+    """Parts on as few lines as hold them, none broken where it fits a line."""
+    tied = " · ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(tied, WIDTH)]
+
+
+def _blocks(blocks: Sequence[Block]) -> list[str]:
+    lines: list[str] = []
+    for block in blocks:
+        shown = _block(block)
+        if lines and (isinstance(block, Table | Facts | Code) or lines[-1].startswith("    ")):
+            lines.append("")
+        lines += shown
+    return lines
+
+
+def _block(block: Block) -> list[str]:
+    if isinstance(block, Prose):
+        return textwrap.wrap(text(block.text), WIDTH)
+    if isinstance(block, Code):
+        return [f"    {line}" for line in block.text.split("\n")]
+    if isinstance(block, Figure):
+        return textwrap.wrap(block.description, WIDTH)
+    if isinstance(block, Listing):
+        return [
+            line
+            for item in block.items
+            for line in textwrap.wrap(f"{item.label}: {item.value}", WIDTH, subsequent_indent="  ")
+        ]
+    if isinstance(block, Facts):
+        width = max((len(fact.label) for fact in block.rows), default=0)
+        indent = " " * (min(width, CELL_LIMIT) + 2)
+        return [
+            line
+            for fact in block.rows
+            for line in textwrap.wrap(
+                f"{cut(fact.label, CELL_LIMIT):<{len(indent)}}{fact.value}",
+                WIDTH,
+                subsequent_indent=indent,
+                drop_whitespace=True,
+            )
+        ]
+    return _table(block)
+
+
+def _table(table: Table) -> list[str]:
+    rows = [[cut(cell, CELL_LIMIT) for cell in row] for row in (table.head, *table.rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    shown = [
+        "  ".join(
+            cell.rjust(width) if kind == "number" else cell.ljust(width)
+            for cell, width, kind in zip(row, widths, table.columns, strict=True)
+        )
+        for row in rows
+    ]
+    return [table.caption, *shown]
+
+
+assert len(_FILLS) >= len(Cause)  # noqa: S101 - a bar must not lose a part

@@ -1,0 +1,203 @@
+"""`Report` to `ReportView`: what stands on the first screen, and the order of the rest."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+
+from dlprof.model.kinds import Bottleneck, ExitReason
+from dlprof.model.report import AdviceRow, Report
+from dlprof.render import sections
+from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fact, Prose, ReportView
+from dlprof.render.numbers import NOT_MEASURED, column, gain, milliseconds, number, percent, seconds, with_unit
+from dlprof.render.plain import name, text
+from dlprof.render.select import budget_rows
+from dlprof.render.wording import (
+    advice_title,
+    bottleneck_name,
+    cause_name,
+    confidence_reason,
+    device_word,
+    metric_name,
+)
+
+ADVICE_ON_FIRST_SCREEN = 2
+
+
+def view(report: Report) -> ReportView:
+    """Everything that a report says, as strings."""
+    verdict = report.verdict
+    advice = tuple(advice_view(row, report) for row in report.advice)
+    return ReportView(
+        title=f"{script_name(report)}: {bottleneck_name(verdict.bottleneck)}",
+        running=f"dlprof {name(report.dlprof, 40)} · {script_name(report)} · {_moment(report.created)}",
+        version=name(report.dlprof),
+        headline=name(verdict.headline, 600),
+        command=command_line(report),
+        origin=origin(report),
+        ended=ended(report),
+        confidence=f"{verdict.confidence.value.capitalize()} confidence",
+        confidence_reason=_because(report),
+        key_figures=key_figures(report),
+        budget=budget_view(report),
+        advice=advice[:ADVICE_ON_FIRST_SCREEN],
+        no_advice=_no_advice(report) if not advice else "",
+        sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:]),
+    )
+
+
+def script_name(report: Report) -> str:
+    """A short name of what was run: the script's file name, else the command's first word."""
+    command = report.run.command
+    scripts = [word for word in command if word.endswith(".py")]
+    return name((scripts or command or ["a run"])[0].replace("\\", "/").rstrip("/").split("/")[-1], 60)
+
+
+def command_line(report: Report) -> str:
+    """The command as it could be typed again, shortened."""
+    return name(shlex.join(report.run.command), 200) if report.run.command else ""
+
+
+def origin(report: Report) -> tuple[str, ...]:
+    """When, where and on what: short phrases."""
+    run = report.run
+    device = device_word(run.device)
+    if run.device_name:
+        device = f"{device} {name(run.device_name, 80)}"
+    elif run.device not in ("cpu", device.lower()):
+        device = f"{device} ({name(run.device, 40)})"
+    parts = [_moment(report.created), name(report.host, 80), device]
+    if run.world_size > 1:
+        parts.append(f"{run.world_size} ranks")
+    return tuple(parts)
+
+
+def _moment(created: str) -> str:
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return name(created, 40)
+    zone = moment.strftime("%z")
+    if zone:
+        zone = " UTC" if zone in ("+0000", "-0000") else f" UTC{zone[:3]}:{zone[3:5]}"
+    return f"{moment:%Y-%m-%d %H:%M}{zone}"
+
+
+def ended(report: Report) -> str:
+    """How the script ended, where that was not as it should; else empty."""
+    end = report.run.exit
+    if end.reason in (ExitReason.STEPS_REACHED, ExitReason.SCRIPT_ENDED) and end.status == 0:
+        return ""
+    what = {
+        ExitReason.STEPS_REACHED: "The script was stopped after the last step",
+        ExitReason.SCRIPT_ENDED: "The script ended",
+        ExitReason.EXCEPTION: "The script ended with an exception",
+        ExitReason.SIGNAL: "The script was ended by a signal",
+        ExitReason.WORKER_DIED: "A DataLoader worker died",
+        ExitReason.STALLED: "The script stood still and was ended",
+    }[end.reason]
+    detail = f": {name(end.detail, 400)}" if end.detail else ""
+    return f"{what} (exit status {end.status}){detail}"
+
+
+def _because(report: Report) -> str:
+    verdict = report.verdict
+    slugs = [notice.slug for notice in report.notices]
+    reason = confidence_reason(verdict.confidence, report.run.steps_measured, slugs)
+    plain = (Bottleneck.DEVICE_COMPUTE, Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
+    saving = ""
+    if verdict.bottleneck not in plain and verdict.share is not None and report.step.mean_ms is not None:
+        left = milliseconds((1 - verdict.share) * report.step.mean_ms)
+        saving = f" Without this bottleneck a step would take about {left}."
+    return f"{reason}.{saving}"
+
+
+def key_figures(report: Report) -> tuple[Fact, ...]:
+    """The step's times that were measured; those that were not are left out, unless it is the step itself."""
+    step = report.step
+    shown = [
+        ("mean step", milliseconds(step.mean_ms), True),
+        ("median", milliseconds(step.p50_ms), step.p50_ms is not None),
+        ("95th percentile", milliseconds(step.p95_ms), step.p95_ms is not None),
+        ("steps per second", number(step.steps_per_s), step.steps_per_s is not None),
+        ("samples per second", number(step.samples_per_s), step.samples_per_s is not None),
+        ("first batch after", seconds(step.first_batch_s), step.first_batch_s is not None),
+    ]
+    return tuple(Fact(label, value) for label, value, wanted in shown if wanted)
+
+
+def budget_view(report: Report) -> BudgetView | None:
+    """The budget, or None where there is none."""
+    rows = budget_rows(report)
+    if not rows:
+        return None
+    spoken = ", ".join(f"{cause_name(row.cause)} {percent(row.share)}" for row in rows)
+    return BudgetView(
+        title=f"Where the mean step of {milliseconds(report.step.mean_ms)} goes",
+        description=f"Parts of the mean step: {spoken}.",
+        rows=tuple(
+            BudgetRowView(row.cause.value, cause_name(row.cause), milliseconds(row.ms_per_step), percent(row.share))
+            for row in rows
+        ),
+    )
+
+
+def advice_view(row: AdviceRow, report: Report) -> AdviceView:
+    """A piece of advice with its gain and the step it forecasts."""
+    worth = gain(row.speedup) if row.speedup is not None else ""
+    return AdviceView(
+        id=name(row.id, 60),
+        title=name(advice_title(row.id, row.from_, row.to), 120),
+        gain=worth,
+        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] > 1.005 else "",
+        gain_note=_gain_note(row, report),
+        how=paragraphs(row.how),
+        evidence=tuple(
+            Fact(name(metric_name(item.metric), 80), with_unit(item.value, name(item.unit, 20)))
+            for item in row.evidence
+        ),
+    )
+
+
+def _gain_note(row: AdviceRow, report: Report) -> str:
+    if row.speedup is None:
+        return "" if row.id == "stop-tuning-input" else "gain not forecast"
+    middle = row.speedup[1]
+    if report.step.mean_ms is None or not middle > 0:
+        return "forecast"
+    before, after = column([report.step.mean_ms, report.step.mean_ms / middle])
+    return f"forecast: {before} → {after} ms per step"
+
+
+def paragraphs(how: str) -> tuple[Prose | Code, ...]:
+    """Cut an advice text into paragraphs and blocks of lines to paste (those indented by four spaces)."""
+    blocks: list[Prose | Code] = []
+    lines: list[str] = []
+    pasting = False
+    for line in [*text(how).split("\n"), ""]:
+        indented = line.startswith("    ")
+        if not line.strip():
+            if pasting:
+                lines.append("")
+            else:
+                _close(blocks, lines, pasting)
+        else:
+            if indented != pasting:
+                _close(blocks, lines, pasting)
+                pasting = indented
+            lines.append(line[4:] if indented else line.strip())
+    _close(blocks, lines, pasting)
+    return tuple(blocks)
+
+
+def _close(blocks: list[Prose | Code], lines: list[str], pasting: bool) -> None:
+    content = "\n".join(lines).strip("\n") if pasting else " ".join(lines)
+    if content:
+        blocks.append(Code(content) if pasting else Prose(content))
+    lines.clear()
+
+
+def _no_advice(report: Report) -> str:
+    if report.verdict.bottleneck is Bottleneck.INCONCLUSIVE:
+        return "No advice: the recording does not support any. Measure more steps, or see the notices below."
+    return "No advice: nothing that was tried in the forecast makes the step shorter."

@@ -1,0 +1,349 @@
+"""The words that go into a `Report`: headline, advice, reasons, notices, and people's names for causes.
+
+All sentences stand in ``templates/messages.toml``; here is only which one is taken and with which numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.report import BudgetRow, Evidence, StepTimes
+from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
+from dlprof.render.plain import name
+from dlprof.render.templates import messages, sentence
+
+FINE_WAIT = 0.05
+"""Share of input wait below which it is fine.
+
+Source: XProf's input-bound marks, 5 % and 20 %.
+"""
+
+HIGH_WAIT = 0.20
+"""Share of input wait from which it is high. Source: as `FINE_WAIT`."""
+
+STEPS_FOR_HIGH = 30
+"""Measured steps from which confidence can be high."""
+
+STEPS_FOR_MEDIUM = 10
+"""Measured steps below which confidence is low."""
+
+TRANSFORMERS_NAMES = {
+    "num_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "persistent_workers": "dataloader_persistent_workers",
+}
+
+
+def cause_name(cause: Cause) -> str:
+    """A budget cause for people: ``waiting for input``."""
+    return _name("cause", cause.value)
+
+
+def component_name(component: Component) -> str:
+    """A component for people: ``tokenizer``, ``waiting for a CPU core``."""
+    return _name("component", component.value)
+
+
+def bottleneck_name(bottleneck: Bottleneck) -> str:
+    """A bottleneck for people: ``CPU preprocessing``."""
+    return _name("bottleneck", bottleneck.value)
+
+
+def metric_name(metric: str) -> str:
+    """A metric of the evidence for people; one without an entry in ``[metric]`` is shown as words, without its unit."""
+    if _catalogue("metric", metric) is None:
+        metric = metric.replace("_ms_per_", "_per_")
+        for ending in ("_ms", "_s", "_ratio", "_bytes", "_count"):
+            metric = metric.removesuffix(ending)
+    return _name("metric", metric)
+
+
+def device_word(device: str) -> str:
+    """What to call the device of a run: ``CPU``, ``GPU``, ``device``.
+
+    Args:
+        device: As in ``run.device``: ``cpu``, ``cuda:0``, ...
+    """
+    kind = device.partition(":")[0].lower()
+    return {"cpu": "CPU", "cuda": "GPU", "mps": "GPU", "xpu": "GPU"}.get(kind, "device")
+
+
+def headline(
+    bottleneck: Bottleneck,
+    component: Component | None,
+    share: float | None,
+    confidence: Confidence,
+    step: StepTimes,
+    budget: Sequence[BudgetRow],
+    device: str,
+    *,
+    reason: str | None = None,
+) -> str:
+    """The one sentence that a report opens with.
+
+    Args:
+        bottleneck: What bounds the step.
+        component: The part of it, where known.
+        share: 0 to 1 of the mean step that removing it would save; for compute the busy part.
+        confidence: A low one adds "probably".
+        step: Step times; the mean may be None.
+        budget: Rows of the budget, in any order; may be empty.
+        device: As in ``run.device``.
+        reason: For ``inconclusive``: why, as `inconclusive_reason` words it.
+    """
+    probably = "probably " if confidence is Confidence.LOW else ""
+    if bottleneck is Bottleneck.DEVICE_COMPUTE:
+        return _compute_headline(share, probably, step, budget, device)
+    if bottleneck is Bottleneck.BALANCED:
+        return _balanced_headline(step, budget)
+    if bottleneck is Bottleneck.INCONCLUSIVE:
+        text = reason or inconclusive_reason("unknown")
+        return sentence(_catalogue("headline", "inconclusive"), reason=text.strip().rstrip("."))
+    entry = _catalogue("bottleneck", bottleneck.value)
+    subject = _catalogue("component", component.value)["subject"] if component else entry["subject"]
+    amount = ""
+    if share is not None and step.mean_ms is not None:
+        amount = sentence(_catalogue("headline", "amount"), **_amount(share, step.mean_ms))
+    unseen = bottleneck is Bottleneck.INPUT_PIPELINE and component is None
+    return sentence(
+        _catalogue("headline", "invisible" if unseen else "bound"),
+        opening=sentence(entry["opening"], probably=probably),
+        subject=subject,
+        amount=amount,
+    )
+
+
+def _amount(share: float, step_ms: float) -> dict[str, str]:
+    return {
+        "share": percent(share),
+        "cost": milliseconds(share * step_ms),
+        "step": milliseconds(step_ms),
+    }
+
+
+def _compute_headline(
+    share: float | None, probably: str, step: StepTimes, budget: Sequence[BudgetRow], device: str
+) -> str:
+    wait = next((row.share for row in budget if row.cause is Cause.INPUT_WAIT), 0.0 if budget else None)
+    amount = {"share": ""}
+    if share is not None and step.mean_ms is not None:
+        amount = _amount(share, step.mean_ms)
+    return sentence(
+        _catalogue("headline", "compute"),
+        probably=probably,
+        device=f"the {device_word(device)}",
+        wait_known=wait is not None,
+        wait=percent(wait),
+        level=_wait_level(wait),
+        **amount,
+    )
+
+
+def _wait_level(share: float | None) -> str:
+    if share is None:
+        return "unknown"
+    return "fine" if share < FINE_WAIT else "moderate" if share < HIGH_WAIT else "high"
+
+
+def _balanced_headline(step: StepTimes, budget: Sequence[BudgetRow]) -> str:
+    rows = [row for row in budget if row.cause not in (Cause.DEVICE_COMPUTE, Cause.OTHER)]
+    largest = max(rows, key=lambda row: row.ms_per_step, default=None)
+    if largest is None or step.mean_ms is None or largest.ms_per_step <= 0:
+        return sentence(_catalogue("headline", "balanced"), largest="")
+    amount = _amount(largest.share, step.mean_ms)
+    return sentence(_catalogue("headline", "balanced"), largest=cause_name(largest.cause), **amount)
+
+
+def inconclusive_reason(slug: str, /, **values: Any) -> str:
+    """Why there is no verdict, as a clause without a full stop.
+
+    Args:
+        slug: A key of ``[inconclusive]``: ``no-steps``, ``few-steps`` (steps), ``threshold`` (first, low, high),
+            ``overlap`` (first, second), ``not-recorded`` (what). Another one is shown as words.
+        values: Its placeholders; shares as numbers of 0 to 1 for ``low`` and ``high``.
+    """
+    shown = {key: percent(value) if key in ("low", "high") else value for key, value in values.items()}
+    return _filled("inconclusive", slug, shown).rstrip(".")
+
+
+def confidence_reason(confidence: Confidence, steps: int, notices: Sequence[str]) -> str:
+    """Why the verdict's confidence is what it is, as a clause.
+
+    Args:
+        confidence: The verdict's.
+        steps: Measured steps.
+        notices: Slugs of the report's notices.
+    """
+    if confidence is Confidence.HIGH:
+        slug = "high"
+    elif steps == 0:
+        slug = "no-steps"
+    elif confidence is Confidence.MEDIUM:
+        slug = "some-steps" if steps < STEPS_FOR_HIGH else "close"
+    elif steps < STEPS_FOR_MEDIUM:
+        slug = "few-steps"
+    elif "drift" in notices:
+        slug = "drift"
+    elif {"no-trace", "trace-skipped-user-profiler"} & set(notices):
+        slug = "no-trace"
+    else:
+        slug = "missing"
+    return sentence(_catalogue("confidence", slug), steps=steps)
+
+
+def advice_title(id: str, from_: Any = None, to: Any = None) -> str:
+    """What to do, as one imperative line without a full stop.
+
+    Args:
+        id: An advice id; an unknown one is shown as words.
+        from_: The setting's value in force.
+        to: The suggested value.
+    """
+    entry = _catalogue("advice", id)
+    values = {"from": name(from_), "to": name(to)}
+    if entry is not None:
+        try:
+            return sentence(entry["title"], **values)
+        except (jinja2.TemplateError, KeyError):
+            pass
+    change = f": {values['from']} → {values['to']}" if to is not None else ""
+    return _as_words(id) + change
+
+
+def advice_text(
+    id: str,
+    setting: str | None,
+    from_: Any,
+    to: Any,
+    speedup: Sequence[float] | None,
+    evidence: Sequence[Evidence],
+    loader: Mapping[str, Any],
+    device: str = "cpu",
+) -> str:
+    """How to follow a piece of advice: sentences, and the lines to paste, indented by four spaces.
+
+    Args:
+        id: An advice id. One without a section in the catalogue gets a line made of the setting.
+        setting: What is changed, such as ``num_workers``; None where it is code.
+        from_: The value in force.
+        to: The suggested value.
+        speedup: low, middle, high of old over new step time; None where it is not forecast.
+        evidence: The numbers behind the advice.
+        loader: The loader's settings in force, by torch's names. ``made_by`` (the module that made the loader)
+            may name ``transformers``: then the Trainer's names are given.
+        device: As in ``run.device``.
+    """
+    values = {
+        "setting": setting,
+        "from": from_,
+        "to": to,
+        "gain": gain(speedup) if speedup is not None and speedup[1] > 1.005 else "",
+        "evidence": {item.metric: with_unit(item.value, item.unit) for item in evidence},
+        "loader": dict(loader),
+        "device": device,
+        "loader_lines": "",
+    }
+    if setting == "num_workers" and isinstance(to, int):
+        values["loader_lines"] = _loader_lines(to, loader)
+    entry = _catalogue("advice", id)
+    if entry is not None:
+        try:
+            return sentence(entry["how"], **values)
+        except (jinja2.TemplateError, KeyError, TypeError):
+            pass
+    return f"Set it where the DataLoader is made:\n\n    DataLoader(..., {setting}={to!r})" if setting else ""
+
+
+def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
+    arguments: dict[str, Any] = {"num_workers": workers}
+    if workers > 0:
+        prefetch = loader.get("prefetch_factor")
+        arguments["prefetch_factor"] = prefetch if isinstance(prefetch, int) and prefetch > 0 else 2
+        arguments["persistent_workers"] = True
+    if "transformers" in str(loader.get("made_by", "")):
+        renamed = ", ".join(f"{TRANSFORMERS_NAMES[key]}={value}" for key, value in arguments.items())
+        return f"    TrainingArguments(..., {renamed})"
+    return f"    DataLoader(..., {', '.join(f'{key}={value}' for key, value in arguments.items())})"
+
+
+def why_not(id: str, reason: str, /, **values: Any) -> str:
+    """Why a usual piece of advice is not given, as one sentence.
+
+    Args:
+        id: The advice id.
+        reason: A key of ``[why-not.ID]`` or ``[why-not.any]``; an unknown one is shown as words.
+        values: Placeholders of that sentence. ``share`` may be a number of 0 to 1, ``gain`` a speedup triple.
+    """
+    formats: dict[str, Callable[[Any], str]] = {"share": percent, "gain": gain}
+    shown = {
+        key: formats[key](value) if key in formats and not isinstance(value, str) else value
+        for key, value in values.items()
+    }
+    catalogue = _catalogue("why-not") or {}
+    section = id if reason in catalogue.get(id, {}) else "any"
+    return _filled("why-not", reason, shown, section)
+
+
+def notice_text(slug: str, /, **values: Any) -> str:
+    """A notice for people, one or two sentences.
+
+    Args:
+        slug: A key of ``[notice]``; an unknown one is shown as words, with the values.
+        values: Placeholders. A name that ends with ``_ms`` or ``_bytes`` is shown with its unit.
+    """
+    shown = {key: _shown(key, value) for key, value in values.items()}
+    return _filled("notice", slug, shown)
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key.endswith("_ms") and is_number(value):
+        return milliseconds(value)
+    if key.endswith("_bytes") and is_number(value):
+        return with_unit(value, "bytes")
+    if isinstance(value, str):
+        return name(value, 400)
+    return value
+
+
+def _catalogue(*keys: str) -> Any:
+    found: Any = messages()
+    for key in keys:
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def _name(section: str, key: str) -> str:
+    found = _catalogue(section, key)
+    if isinstance(found, dict):
+        found = found.get("name")
+    return found if isinstance(found, str) else key.replace("_", " ")
+
+
+def _filled(section: str, slug: str, values: Mapping[str, Any], *within: str) -> str:
+    source = _catalogue(section, *within, slug)
+    if isinstance(source, str):
+        try:
+            return sentence(source, **values)
+        except (jinja2.TemplateError, TypeError):
+            pass
+    pairs = ", ".join(f"{_label(key)} {_plain(value)}" for key, value in values.items())
+    return f"{_as_words(slug)}{f' ({pairs})' if pairs else ''}."
+
+
+def _label(key: str) -> str:
+    return key.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
+
+
+def _plain(value: Any) -> str:
+    return count(value) if is_number(value) else name(value)
+
+
+def _as_words(slug: str) -> str:
+    words = slug.replace("-", " ").replace("_", " ")
+    return words[:1].upper() + words[1:]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from report_cases import CASES, CONTROL, MARKUP, hostile, tokenizer
+
+from dlprof.render.html import render_html
+
+PAGES = {case: render_html(make()) for case, make in CASES.items()}
+
+
+class Outline(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.skipping = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.skipping = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.skipping = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.skipping:
+            self.text.append(data)
+
+
+def outline(page: str) -> Outline:
+    parsed = Outline()
+    parsed.feed(page)
+    return parsed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_may_not_ask_for_anything(case: str) -> None:
+    tags = outline(PAGES[case]).tags
+    policy = next(attrs["content"] for tag, attrs in tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    names = {tag for tag, _ in tags}
+    assert not names & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "input", "video", "audio"}
+    for _, attrs in tags:
+        assert not any(name.startswith("on") or name in {"src", "srcset", "style"} for name in attrs)
+        assert (attrs.get("href") or "#").startswith("#")
+    assert "url(" not in PAGES[case]
+    assert "@import" not in PAGES[case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_landmarks_headings_and_captions(case: str) -> None:
+    tags = outline(PAGES[case]).tags
+    names = [tag for tag, _ in tags]
+    assert [names.count(tag) for tag in ("header", "main", "footer", "h1", "title")[:4]] == [1, 1, 1, 1]
+    levels = [int(name[1]) for name in names if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1
+    assert all(next_ - level <= 1 for level, next_ in pairwise(levels))
+    assert names.count("table") == names.count("caption")
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for _, attrs in tags:
+        for target in (attrs.get("aria-labelledby") or "").split():
+            assert target in ids
+        if (attrs.get("href") or "").startswith("#"):
+            assert (attrs["href"] or "")[1:] in ids
+    assert tags[0] == ("html", {"lang": "en"})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_computer_words(case: str) -> None:
+    said = " ".join(outline(PAGES[case]).text)
+    assert not re.search(r"\b(nan|NaN|None|undefined|Infinity)\b", said)
+
+
+def test_hostile_strings_stay_text() -> None:
+    page = PAGES["hostile"]
+    assert "<script" not in page.lower()
+    assert "<img" not in page.lower()
+    said = " ".join(outline(page).text)
+    assert MARKUP in said
+    assert "javascript:alert(3)" in said
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "\x00" not in page
+    assert CONTROL not in page
+    assert len(page) < 200_000
+
+
+def test_what_the_first_screen_says_comes_before_the_rest() -> None:
+    page = PAGES["tokenizer"].replace("\u00a0", " ")
+    parts = [
+        "<h1",
+        "High confidence:",
+        "Where the mean step of 61.9 ms goes",
+        "Raise num_workers from 0 to 2",
+        "num_workers=2, prefetch_factor=2, persistent_workers=True)</code></pre>",
+        "Tokenize the dataset once",
+        "Steps over time",
+        "Inside the loader",
+        "What other settings would give",
+        "Why not?",
+        "Loader settings in force",
+        "Environment",
+        "Notices",
+        "How it was measured",
+    ]
+    places = [page.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_the_size_of_a_page() -> None:
+    assert max(len(PAGES[case]) for case in ("tokenizer", "images", "compute")) < 150_000
+
+
+def test_rendering_twice_gives_the_same() -> None:
+    assert render_html(tokenizer()) == PAGES["tokenizer"]
+    assert render_html(hostile()) == PAGES["hostile"]

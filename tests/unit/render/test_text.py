@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_cases import CASES, images, short, tokenizer
+
+from dlprof.render.text import SUMMARY_LINES, bar_cells, render_text, summary, summary_lines
+
+PATH = "dlprof-runs/train_text-20261130-140211/report.html"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_summary_is_short_and_ends_with_the_path(case: str, width: int) -> None:
+    lines = summary_lines(CASES[case](), PATH, width)
+    assert len(lines) <= SUMMARY_LINES
+    assert lines[-1] == PATH
+    assert all(len(line) <= width for line in lines[:-1])
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_the_summary_says_verdict_bar_advice_and_path() -> None:
+    assert summary_lines(tokenizer(), PATH) == [
+        "CPU preprocessing bounds the step: the tokenizer keeps the training loop waiting",
+        "for 58 % of it (36.1 ms of 61.9 ms).",
+        "█" * 50 + "▓" * 25 + "▒" * 4 + "░",
+        "█ waiting for input 62 %   ▓ compute 32 %   ▒ Python in the training loop 4.3 %",
+        "░ other 1.8 %",
+        "Raise num_workers from 0 to 2: 2.3\N{MULTIPLICATION SIGN} (2.1\N{EN DASH}2.5\N{MULTIPLICATION SIGN}) faster "
+        "(61.9 → 26.8 ms per step)",
+        "    DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)",
+        PATH,
+    ]
+
+
+def test_small_parts_are_one_and_shares_add_up() -> None:
+    bar = summary(images()).bar
+    assert [label for label, _ in bar] == ["waiting for input", "compute", "the rest"]
+    assert sum(share for _, share in bar) == pytest.approx(1)
+
+
+def test_a_crash_comes_before_other_notices() -> None:
+    shown = summary(short())
+    assert shown.notices[0].startswith("The script ended with an exception")
+    assert len(shown.notices) == 2
+    assert shown.bar == ()
+    assert shown.advice == ()
+
+
+def test_unremarkable_notices_stay_in_the_report() -> None:
+    assert summary(tokenizer()).notices == ()
+
+
+@given(st.lists(st.floats(0, 1), max_size=9), st.integers(1, 200))
+def test_a_bar_is_always_full(shares: list[float], width: int) -> None:
+    cells = bar_cells(shares, width)
+    assert sum(cells) == (width if sum(shares) > 0 else 0)
+    assert all(cell >= 0 for cell in cells)
+
+
+@pytest.mark.parametrize("case", ["tokenizer", "images", "compute", "short"])
+def test_text_is_plain(case: str) -> None:
+    text = render_text(CASES[case]())
+    assert text.endswith(".\n")
+    assert all(line == line.rstrip() for line in text.split("\n"))
+    assert max(map(len, text.split("\n"))) <= 130
+    assert "\n\n\n" not in text
+
+
+def test_nothing_measured_can_be_said_too() -> None:
+    text = render_text(replace(short(), steps=[], input=None, environment={}, notices=[]))
+    assert "mean step not measured" in text

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from report_cases import CASES, images, tokenizer
+
+from dlprof.model.kinds import Cause, Confidence, ExitReason
+from dlprof.model.report import BudgetRow, Exit, Forecast, StepRow
+from dlprof.render.background import flat, labelled
+from dlprof.render.blocks import Code, Figure, Prose, Section
+from dlprof.render.sections import build
+from dlprof.render.view import ended, paragraphs, view
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All strings of a view, and a failure for anything else in it."""
+    if isinstance(value, str):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from strings(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from strings(item)
+    else:
+        assert value is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_view_is_strings_without_computer_words(case: str) -> None:
+    shown = view(CASES[case]())
+    for said in strings(shown):
+        assert not re.search(r"\b(nan|inf|None)\b|: (True|False)\b", said), said
+        assert "\x1b" not in said
+
+
+def section(case: Any, id: str) -> Section | None:
+    return next((found for found in build(case, ()) if found.id == id), None)
+
+
+def test_the_first_screen_has_two_pieces_of_advice_and_the_rest_follows() -> None:
+    report = images()
+    report = replace(report, advice=[*tokenizer().advice, *report.advice])
+    shown = view(report)
+    assert [item.id for item in shown.advice] == ["raise-num-workers", "pretokenize-dataset"]
+    assert any("Decode fewer pixels" in said for said in strings(shown.sections[0]))
+    assert shown.sections[0].id == "more-advice"
+
+
+def test_gain_goes_with_the_step_it_forecasts() -> None:
+    best = view(tokenizer()).advice[0]
+    assert best.gain.startswith("2.3")
+    assert best.gain_word == "faster"
+    assert best.gain_note == "forecast: 61.9 → 26.8 ms per step"
+    assert best.title == "Raise num_workers from 0 to 2"
+
+
+def test_a_gain_of_nothing_is_not_called_faster() -> None:
+    report = tokenizer()
+    report = replace(report, advice=[replace(report.advice[0], speedup=(0.98, 1.0, 1.02))])
+    assert view(report).advice[0].gain_word == ""
+
+
+def test_advice_without_a_forecast_says_so() -> None:
+    report = tokenizer()
+    shown = view(replace(report, advice=[replace(report.advice[0], speedup=None)])).advice[0]
+    assert (shown.gain, shown.gain_note) == ("", "gain not forecast")
+
+
+def test_budget_is_sorted_with_other_last_and_without_empty_rows() -> None:
+    rows = [
+        BudgetRow(Cause.OTHER, 30.0, 0.5, "traced"),
+        BudgetRow(Cause.PYTHON, 10.0, 0.2, "traced"),
+        BudgetRow(Cause.INPUT_WAIT, 20.0, 0.3, "light"),
+        BudgetRow(Cause.CHECKPOINT, 0.0, 0.0, "traced"),
+    ]
+    budget = view(replace(tokenizer(), budget=rows)).budget
+    assert budget is not None
+    assert [row.cause for row in budget.rows] == ["input_wait", "python", "other"]
+
+
+@pytest.mark.parametrize("reason", ExitReason)
+def test_a_bad_end_is_told(reason: ExitReason) -> None:
+    report = tokenizer()
+    told = ended(replace(report, run=replace(report.run, exit=Exit(1, reason, "boom"))))
+    assert told.endswith("(exit status 1): boom")
+
+
+def test_a_good_end_is_not() -> None:
+    assert ended(tokenizer()) == ""
+
+
+def test_how_is_cut_into_sentences_and_lines_to_paste() -> None:
+    how = "Do this\nand that:\n\n    a = 1\n\n        b = 2\n    c = 3\n\nThen rest.\n    d = 4"
+    assert paragraphs(how) == (
+        Prose("Do this and that:"),
+        Code("a = 1\n\n    b = 2\nc = 3"),
+        Prose("Then rest."),
+        Code("d = 4"),
+    )
+    assert paragraphs("") == ()
+
+
+def test_no_section_without_data() -> None:
+    report = replace(tokenizer(), input=None, forecast=[], steps=[], not_advised=[], notices=[], budget=[])
+    ids = [found.id for found in view(report).sections]
+    assert ids == ["parts", "environment", "method"]
+
+
+def test_the_forecast_names_the_fewest_workers_that_do() -> None:
+    report = tokenizer()
+    rows = [
+        Forecast(
+            "num_workers", 0, to, (low, middle, high), (61.9 / high, 61.9 / middle, 61.9 / low), Confidence.HIGH, None
+        )
+        for to, low, middle, high in [(2, 26.0, 27.0, 28.0), (4, 26.0, 26.8, 28.0)]
+    ]
+    found = section(replace(report, forecast=rows), "forecast")
+    assert found is not None
+    assert isinstance(found.blocks[0], Figure)
+    assert found.blocks[0].description.endswith("Best in the forecast: 27.0 ms with 2 workers.")
+
+
+def test_a_forecast_without_a_sure_gain_recommends_nothing() -> None:
+    found = section(images(), "forecast")
+    assert found is not None
+    assert isinstance(found.blocks[0], Figure)
+    assert found.blocks[0].description.endswith("No other number of workers is clearly faster in the forecast.")
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([StepRow(5, 61.2, 38.0, False)], "One measured step took 61.2 ms"),
+        ([StepRow(5, 61.2, 38.0, True)], "Every step was traced"),
+        ([StepRow(5, 60.0, 30.0, False), StepRow(6, 62.0, 30.0, False)], "2 measured steps took 60.0 ms to 62.0 ms"),
+    ],
+)
+def test_few_steps_read_well(steps: list[StepRow], words: str) -> None:
+    found = section(replace(tokenizer(), steps=steps), "steps")
+    assert found is not None
+    assert isinstance(found.blocks[0], Figure)
+    assert found.blocks[0].description.startswith(words)
+
+
+def test_environment_is_flattened_and_carries_units() -> None:
+    values = {"cpu": {"cores": 2}, "gpus": [{"name": "H200", "memory_bytes": 150e9}], "limit_bytes": None}
+    shown = [labelled(key, value) for key, value in flat(values)]
+    assert shown == [
+        ("cpu.cores", "2"),
+        ("gpus.0.name", "H200"),
+        ("gpus.0.memory", "150 GB"),
+        ("limit", "not known"),
+    ]

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.report import BudgetRow, Evidence, StepTimes
+from dlprof.render.templates import messages
+from dlprof.render.wording import (
+    advice_text,
+    advice_title,
+    bottleneck_name,
+    cause_name,
+    component_name,
+    confidence_reason,
+    device_word,
+    headline,
+    inconclusive_reason,
+    metric_name,
+    notice_text,
+    why_not,
+)
+
+STEP = StepTimes(61.3, 60.0, 70.0, 16.0, 130.0, 1.0)
+NO_STEP = StepTimes(None, None, None, None, None, None)
+BUDGET = [BudgetRow(Cause.INPUT_WAIT, 8.0, 0.13, "light"), BudgetRow(Cause.DEVICE_COMPUTE, 53.3, 0.87, "traced")]
+NO_VERDICT = (Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
+
+
+def is_clean(sentence: str) -> bool:
+    """No placeholder, no computer word, no doubled space or stop."""
+    return bool(sentence) and not re.search(r"[{}]|\bNone\b|\bnan\b|  |\.\.|\bundefined\b", sentence)
+
+
+@pytest.mark.parametrize("bottleneck", Bottleneck)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "xla:1"])
+def test_every_bottleneck_and_component_has_a_headline(bottleneck: Bottleneck, device: str) -> None:
+    for component, confidence in itertools.product([None, *Component], Confidence):
+        share = None if bottleneck in NO_VERDICT else 0.62
+        said = headline(bottleneck, component, share, confidence, STEP, BUDGET, device)
+        assert is_clean(said)
+        assert said.endswith(".")
+        assert said.count(". ") == 0
+        if share is not None:
+            assert "62 % of it (38.0 ms of 61.3 ms)" in said
+        if device == "cpu":
+            assert "GPU" not in said
+
+
+@pytest.mark.parametrize("bottleneck", Bottleneck)
+def test_a_headline_without_any_number(bottleneck: Bottleneck) -> None:
+    said = headline(bottleneck, None, None, Confidence.LOW, NO_STEP, [], "cpu")
+    assert is_clean(said)
+    assert "not measured" not in said
+
+
+def test_headline_names_the_cause_and_its_cost() -> None:
+    said = headline(Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER, 0.62, Confidence.HIGH, STEP, BUDGET, "cuda:0")
+    assert said == (
+        "CPU preprocessing bounds the step: the tokenizer keeps the training loop waiting "
+        "for 62 % of it (38.0 ms of 61.3 ms)."
+    )
+
+
+def test_low_confidence_says_probably() -> None:
+    said = headline(Bottleneck.STORAGE_IO, None, 0.3, Confidence.LOW, STEP, BUDGET, "cpu")
+    assert said.startswith("Reading data probably bounds the step: ")
+
+
+@pytest.mark.parametrize(
+    ("wait", "ending"),
+    [(0.02, "so tuning the loader will not help."), (0.12, "so tuning the loader can gain little."), (0.3, "30 %.")],
+)
+def test_compute_bound_says_what_the_loader_can_gain(wait: float, ending: str) -> None:
+    budget = [BudgetRow(Cause.INPUT_WAIT, 1.0, wait, "light")]
+    said = headline(Bottleneck.DEVICE_COMPUTE, None, 0.7, Confidence.HIGH, STEP, budget, "cuda:0")
+    assert said.endswith(ending)
+    assert "the GPU is busy for 70 % of it" in said
+
+
+def test_balanced_names_the_largest_part_that_is_not_compute() -> None:
+    said = headline(Bottleneck.BALANCED, None, None, Confidence.MEDIUM, STEP, BUDGET, "cpu")
+    assert "waiting for input, takes 13 % (7.97 ms of 61.3 ms)" in said
+
+
+def test_inconclusive_gives_its_reason() -> None:
+    reason = inconclusive_reason("threshold", first="the tokenizer", low=0.15, high=0.26)
+    said = headline(Bottleneck.INCONCLUSIVE, None, None, Confidence.LOW, STEP, BUDGET, "cpu", reason=reason)
+    assert said.startswith("Inconclusive: removing the tokenizer would save between 15 % and 26 % of the step")
+    assert inconclusive_reason("something-new", what=3) == "Something new (what 3)"
+
+
+@pytest.mark.parametrize("confidence", Confidence)
+@pytest.mark.parametrize("steps", [0, 1, 9, 12, 50])
+@pytest.mark.parametrize("notices", [[], ["drift"], ["no-trace"]])
+def test_confidence_has_a_reason(confidence: Confidence, steps: int, notices: list[str]) -> None:
+    assert is_clean(confidence_reason(confidence, steps, notices))
+
+
+def test_names_exist_for_the_whole_vocabulary() -> None:
+    catalogue = messages()
+    assert {cause.value for cause in Cause} == set(catalogue["cause"])
+    assert {component.value for component in Component} == set(catalogue["component"])
+    assert {bottleneck.value for bottleneck in Bottleneck} == set(catalogue["bottleneck"])
+    assert cause_name(Cause.INPUT_WAIT) == "waiting for input"
+    assert component_name(Component.TOKENIZER) == "tokenizer"
+    assert bottleneck_name(Bottleneck.H2D_COPY) == "host-to-device copies"
+
+
+@pytest.mark.parametrize(("device", "word"), [("cpu", "CPU"), ("cuda:3", "GPU"), ("mps", "GPU"), ("hpu:0", "device")])
+def test_device_word(device: str, word: str) -> None:
+    assert device_word(device) == word
+
+
+# ---------------------------------------------------------------- advice
+
+
+def advised(id: str, setting: str | None = None, from_: Any = None, to: Any = None, **loader: Any) -> str:
+    evidence = [Evidence("tokenizer_ms_per_batch", 36.1, "ms")]
+    return advice_text(id, setting, from_, to, (1.4, 1.6, 1.8), evidence, loader)
+
+
+@pytest.mark.parametrize("id", messages()["advice"])
+def test_every_advice_of_the_catalogue_can_be_worded(id: str) -> None:
+    said = advised(id, "num_workers", 2, 4)
+    assert said
+    assert "None" not in said
+    assert "{{" not in said
+    assert not said.startswith(id)
+    title = advice_title(id, 2, 4)
+    assert "\n" not in title
+    assert title[0].isupper()
+    assert not title.endswith(".")
+
+
+def test_workers_come_with_the_lines_to_paste() -> None:
+    said = advised("raise-num-workers", "num_workers", 0, 2)
+    assert "\n    DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)" in said
+    assert "training process itself" in said
+
+
+def test_a_prefetch_factor_in_force_is_kept() -> None:
+    assert "prefetch_factor=8" in advised("raise-num-workers", "num_workers", 1, 2, prefetch_factor=8)
+
+
+def test_no_workers_means_no_prefetching_either() -> None:
+    said = advised("lower-num-workers", "num_workers", 2, 0)
+    assert "    DataLoader(..., num_workers=0)\n" in said
+    assert "take both out" in said
+
+
+def test_a_trainer_gets_its_own_names() -> None:
+    said = advised("raise-num-workers", "num_workers", 0, 2, made_by="transformers.trainer")
+    assert "TrainingArguments(..., dataloader_num_workers=2, dataloader_prefetch_factor=2" in said
+
+
+def test_an_advice_without_a_section_still_says_what_to_set() -> None:
+    assert advised("raise-foo", "foo", 1, 2) == "Set it where the DataLoader is made:\n\n    DataLoader(..., foo=2)"
+    assert advised("raise-foo") == ""
+    assert advice_title("raise-foo", 1, 2) == "Raise foo: 1 → 2"
+    assert advice_title("raise-foo") == "Raise foo"
+
+
+def test_metrics_lose_their_unit() -> None:
+    assert metric_name("tokenizer_ms_per_batch") == "tokenizer per batch"
+    assert metric_name("worker_busy_ratio") == "workers busy"
+    assert metric_name("queue_wait_ms") == "queue wait"
+
+
+# ---------------------------------------------------------------- reasons and notices
+
+VALUES = {
+    "cores": 2,
+    "share": 0.03,
+    "gain": (0.9, 1.0, 1.1),
+    "cause": "the tokenizer",
+}
+
+
+@pytest.mark.parametrize(
+    ("id", "reason"), [(id, reason) for id, reasons in messages()["why-not"].items() for reason in reasons]
+)
+def test_every_reason_can_be_worded(id: str, reason: str) -> None:
+    said = why_not(id, reason, **VALUES)
+    assert is_clean(said)
+    assert said.endswith(".")
+    assert reason.replace("-", " ").capitalize() != said.rstrip(".")
+
+
+def test_a_general_reason_does_for_any_advice() -> None:
+    assert why_not("pack-tensors", "already") == "It is already in force."
+    assert why_not("pack-tensors", "too-strange", share=0.5) == "Too strange (share 50 %)."
+    assert why_not("raise-num-workers", "no-cores") == "No cores."
+
+
+NOTICES = [
+    "no-loader",
+    "no-steps",
+    "fewer-steps",
+    "no-trace",
+    "trace-skipped-user-profiler",
+    "tracing-ended-early",
+    "handover-not-probed",
+    "child-without-dlprof",
+    "drift",
+    "worker-died",
+    "stop-swallowed",
+    "recording-stopped-disk",
+    "hook-failed",
+    "short-run",
+    "other-process-ignored",
+    "pdf-not-written",
+    "first-batches-from-full-queue",
+]
+
+NOTICE_VALUES: dict[str, Any] = {
+    "wanted": 50,
+    "measured": 12,
+    "traced": 3,
+    "reason": "too many events",
+    "command": "/opt/other/bin/python",
+    "first_ms": 30.0,
+    "last_ms": 61.0,
+    "pid": 41207,
+    "signal": "SIGKILL",
+    "count": 3,
+    "limit": "500 MB",
+    "hook": "DataLoader.__iter__",
+    "error": "TypeError",
+    "steps": 12,
+}
+
+
+@pytest.mark.parametrize("slug", NOTICES)
+def test_every_notice_is_worded_with_and_without_its_values(slug: str) -> None:
+    assert set(NOTICES) <= set(messages()["notice"])
+    for values in ({}, NOTICE_VALUES):
+        said = notice_text(slug, **values)
+        assert is_clean(said)
+        assert said.endswith(".")
+        assert 1 <= len(re.findall(r"[.](?:\s|$)", said)) <= 3
+        assert slug.replace("-", " ") != said.lower().rstrip(".")
+
+
+def test_an_unknown_notice_says_its_slug_and_values() -> None:
+    assert notice_text("clock-went-back", jump_ms=12.0, pid=41) == "Clock went back (jump 12.0 ms, pid 41)."
+    assert notice_text("clock-went-back") == "Clock went back."
+
+
+def test_a_hostile_value_stays_on_one_short_line() -> None:
+    said = notice_text("hook-failed", hook="x\n\x1b[31m", error="e" * 10_000)
+    assert "\n" not in said
+    assert "\x1b" not in said
+    assert len(said) < 1000
