@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +32,9 @@ from dlprof.formats.report_json import encode_report
 from dlprof.formats.settings_file import load_settings
 from dlprof.model.profile import Notice, Profile, RunFacts
 from dlprof.model.report import Report
-from dlprof.render import RENDERERS
-from dlprof.render.text import Summary, summary
+from dlprof.render import Summary, render_each, summary
 
+JSON = "json"
 RECORDING = "recording"
 
 __all__ = [
@@ -141,29 +141,28 @@ def report_document(source: Path, format_: str) -> bytes:
     Raises:
         DlprofError: ``source`` is no run, or this report cannot be made here.
     """
-    return _document(diagnose(load(source)), format_, {})
+    for _, document in _documents(diagnose(load(source)), (format_,)):
+        if isinstance(document, DlprofError):
+            raise document
+        return document
+    raise ValueError(f"no format {format_!r}")
 
 
 def _write(report: Report, folder: Path, formats: Sequence[str]) -> WrittenReports:
-    paths: list[Path] = []
-    failures: list[str] = []
-    made: dict[str, bytes] = {}
-    for format_ in formats:
-        path = folder / f"report.{format_}"
-        try:
-            path.write_bytes(_document(report, format_, made))
-            paths.append(path)
-        except DlprofError as error:
-            failures.append(f"{path.name} was not written: {error.message} {error.hint}".rstrip())
-    return WrittenReports(paths, failures)
+    written = WrittenReports([], [])
+    for name, document in _documents(report, formats):
+        if isinstance(document, DlprofError):
+            written.failures.append(f"{name} was not written: {document.message} {document.hint}".rstrip())
+        else:
+            (folder / name).write_bytes(document)
+            written.paths.append(folder / name)
+    return written
 
 
-def _document(report: Report, format_: str, made: dict[str, bytes]) -> bytes:
-    if format_ == "json":
-        return encode_report(report)
-    if format_ not in made:
-        made[format_] = RENDERERS[format_](report)
-    return made[format_]
+def _documents(report: Report, formats: Sequence[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
+    if JSON in formats:
+        yield "report.json", encode_report(report)
+    yield from render_each(report, [name for name in formats if name != JSON])
 
 
 # ---- from files to a profile ---------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ def _run_facts(recording: Recording, main_pid: int | None, command: list[str], o
         steps=settings.steps,
         warmup=settings.warmup,
         trace_steps=settings.trace_steps,
-        ending=how_it_ended(recording, outcome.status, main_pid),
+        ending=how_it_ended(recording, outcome.status, main_pid or outcome.pid),
         monotonic_ns=outcome.started.monotonic_ns,
         wall_ns=outcome.started.wall_ns,
     )

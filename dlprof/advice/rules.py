@@ -48,7 +48,7 @@ def _workers(findings: Findings) -> int:
 
 
 def _wait_evidence(findings: Findings) -> list[Evidence]:
-    return [Evidence("input_wait", round(_wait_share(findings), 4), "share of the step")]
+    return [Evidence("input_wait", round(_wait_share(findings), 4), "ratio")]
 
 
 def _raise_num_workers(findings: Findings) -> Answer:
@@ -57,7 +57,7 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return None
     workers = _workers(findings)
     if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] > 1:
-        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "cores")]
+        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         if findings.worker_busy_ratio is not None:
             evidence.append(Evidence("worker_busy_ratio", round(findings.worker_busy_ratio, 3), "ratio"))
         return Advice("raise-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
@@ -75,7 +75,7 @@ def _lower_num_workers(findings: Findings) -> Answer:
     if findings.loader is None or knee is None or not workers:
         return None
     if knee.to < workers and knee.speedup[1] >= 1 / SAME:
-        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "cores")]
+        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         return Advice("lower-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
     busy = findings.worker_busy_ratio
     return Refusal("lower-num-workers", "needed", {"share": busy}) if busy is not None else None
@@ -98,7 +98,7 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
             return Refusal(id_, missing) if missing and findings.loader is not None else None
         if forecast.speedup[1] < WORTH_TRYING or forecast.speedup[0] <= 1:
             return Refusal(id_, "small-gain", {"gain": forecast.speedup})
-        wait = Evidence(f"wait_{component}", round(findings.waits_ms.get(component, 0.0), 3), "ms/step")
+        wait = Evidence(f"wait_for_{component}", round(findings.waits_ms.get(component, 0.0), 3), "ms")
         return Advice(id_, None, None, None, forecast.speedup, (*_wait_evidence(findings), wait))
 
     return rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from dlprof.capture.post_import import PostImportFinder
 from dlprof.capture.recorder import now
 from dlprof.capture.session import Session
 from dlprof.capture.worker import timed_worker_loop
+from dlprof.formats import event_file
 from dlprof.formats.settings_file import load_settings
 from dlprof.model.kinds import Kind
 
@@ -34,6 +36,8 @@ def install(folder: str) -> None:
     """
     global _session  # noqa: PLW0603 - one session a process
     session = Session(folder, load_settings(folder))
+    # An empty file tells that the hooks are in place here, whether or not there will be anything to record.
+    os.close(os.open(f"{folder}/{os.getpid()}{event_file.SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     _session = session
     loader_hooks = DataLoaderHooks(session)
     table: dict[str, Callable[[ModuleType], None]] = {

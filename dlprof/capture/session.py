@@ -333,7 +333,7 @@ class Session:
         except Exception as problem:
             self.recorder.notice("trace-failed", error=f"{type(problem).__name__}: {problem}")
         self.recorder.flush_all()
-        if self._loader_count or self._loop.optimizer_steps:
+        if self._loader_count or self._loop.optimizer_steps or error is not None:
             self.recorder.event(
                 "exit",
                 monotonic_ns=now(),

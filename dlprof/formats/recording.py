@@ -79,15 +79,15 @@ def read_recording(folder: Path) -> Recording:
     return Recording(folder, events, tuple(files), tuple(damaged))
 
 
-def how_it_ended(recording: Recording, status: int, main_pid: int | None) -> Ending:
+def how_it_ended(recording: Recording, status: int, pid: int | None) -> Ending:
     """Why the script ended.
 
     Args:
         recording: What it left.
         status: Its exit status, 128+n for signal n.
-        main_pid: The training process, None where there is none.
+        pid: The training process; where there is none, the process that was started.
     """
-    events = recording.events.get(main_pid, []) if main_pid is not None else []
+    events = recording.events.get(pid, []) if pid is not None else []
     if any(event["event"] == "stop" for event in events):
         return Ending(0, ExitReason.STEPS_REACHED, None if status == 0 else f"the script ended with {status}")
     error = next((event for event in events if event["event"] == "exit" and event.get("exception")), None)
@@ -98,7 +98,7 @@ def how_it_ended(recording: Recording, status: int, main_pid: int | None) -> End
         return Ending(status, ExitReason.EXCEPTION, text)
     if status > 128:
         return Ending(status, ExitReason.SIGNAL, f"signal {status - 128}")
-    return Ending(status, ExitReason.SCRIPT_ENDED, None if status == 0 else f"status {status}")
+    return Ending(status, ExitReason.SCRIPT_ENDED, None)
 
 
 def training_process(recording: Recording) -> int | None:
@@ -216,7 +216,7 @@ def _notices(recording: Recording, main_pid: int | None) -> Iterable[Notice]:
         yield Notice(slug, count, values)
     if recording.damaged:
         yield Notice("recording-damaged", len(recording.damaged), {"files": ", ".join(recording.damaged)})
-    others = {pid for pid, _ in _each(recording, "exit")} - {main_pid}
+    others = {pid for pid, event in _each(recording, "exit") if event["spans"]["recorded"]} - {main_pid}
     if others:
         yield Notice("other-process-ignored", len(others), {"pids": ", ".join(map(str, sorted(others)))})
 

@@ -1,0 +1,297 @@
+"""The input pipeline under other settings, or with a cause removed: how long would the step be?
+
+The model is that of PyTorch's loader (``torch/utils/data/dataloader.py``): every worker has
+``prefetch_factor`` batches requested ahead, a returned batch makes room for one more request to the worker
+that made it, batches go round the workers in turn, and with ``in_order`` the main thread takes them in the
+order of their indices::
+
+    send_k  = return_{k - prefetch * W}        start_k = max(send_k, worker free)
+    ready_k = start_k + fetch_k + handover_k   return_k = max(call_k, ready_k) + receive_k
+    call_{k+1} = return_k + main_k             W = 0: step_k = fetch_k + main_k
+
+Whatever is on-CPU shares the cores equally (``whatif/engine.py``), so neither the total demand nor what
+happens to run at the same moment can use more than there is. Hand-over happens in a worker's feeder thread,
+beside its next fetch.
+
+From a run without workers the cost of a fetch in a worker is its CPU time, helper threads included, and its
+blocked time, since PyTorch gives workers one thread. From a run with workers the measured main part contains
+the main process's waiting for a core; what the simulated competition at the settings in force explains of it
+is taken out before other settings are simulated.
+
+Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's), waiting for the GIL
+inside one process, memory bandwidth, epoch borders, and the pin thread's being one for all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dlprof.model.kinds import Component
+from dlprof.model.pipeline import Nanoseconds, Part, Pipeline
+from dlprof.whatif.engine import Floats, Ints, Jobs, Lanes, run
+
+REPLICAS = 100
+"""Bootstrap replicas, unless the caller wants others."""
+
+DEFAULT_PREFETCH = 2
+"""What PyTorch takes for ``prefetch_factor`` with workers where none is given (``DataLoader.__init__``)."""
+
+_MAIN_BOUND = 0.95
+"""Part of the step spent in the main thread above which what is unexplained is put there."""
+_MIN_STEPS = 120
+_MAX_RESAMPLE = 160
+"""Batches drawn per replica at most: more would only make the intervals of very long runs narrower."""
+_RECONCILIATIONS, _RECONCILING_REPLICAS = 3, 8
+
+_IN_MAIN = frozenset({Component.SAMPLER})
+"""Done in the main process also where there are workers: it makes the indices when it requests a batch."""
+_IN_MAIN_THREADS = frozenset({Component.PIN_MEMORY})
+"""Done by a thread of the main process where there are workers, between hand-over and the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Settings to simulate. Hashable only where ``scale`` is.
+
+    Attributes:
+        workers: ``num_workers``.
+        prefetch_factor: Batches requested ahead per worker; without meaning for 0 workers.
+        in_order: Whether batches are returned in the order of their indices.
+        scale: Factor on the time of a component, from 0 (removed); 1 where it is not named. ``PICKLE`` stands
+            for the worker's side of the hand-over, ``UNPICKLE`` for the main process's.
+        without_input: The training loop gets its batches at no cost; the other attributes have no meaning
+            then.
+    """
+
+    workers: int
+    prefetch_factor: int = DEFAULT_PREFETCH
+    in_order: bool = True
+    scale: Mapping[Component, float] = field(default_factory=dict)
+    without_input: bool = False
+
+    def without(self, components: Collection[Component]) -> Scenario:
+        """The same settings with these components taking no time."""
+        return replace(self, scale={**self.scale, **dict.fromkeys(components, 0.0)})
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Simulated mean steps, as a share of what the settings in force give.
+
+    Attributes:
+        ratio: Simulated step over simulated baseline of the same replica; shape ``(scenarios, replicas)``.
+        baseline_ns: Baselines scaled so that their mean is the measured mean step; shape ``(replicas,)``.
+        error_ratio: Simulated over measured mean step at the settings in force, minus 1.
+    """
+
+    ratio: Floats
+    baseline_ns: Floats
+    error_ratio: float
+
+    @property
+    def step_ns(self) -> Floats:
+        """Calibrated mean step in ns; shape ``(scenarios, replicas)``."""
+        return self.ratio * self.baseline_ns
+
+
+def in_force(pipeline: Pipeline) -> Scenario:
+    """The scenario that was measured."""
+    return Scenario(pipeline.workers, max(pipeline.prefetch_factor, 1), pipeline.in_order)
+
+
+def simulate_calibrated(
+    pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0
+) -> Simulated:
+    """Simulate relative to the settings in force, whose step is known.
+
+    What the simulated baseline lacks of the measured step is taken for blocked time in receiving a batch
+    where the main thread is what bounds it (the descriptor exchange with a busy worker, a scheduler's slice),
+    else it scales all steps with workers in proportion. Steps without queues are sums of what was measured:
+    not scaled.
+
+    Args:
+        pipeline: What was measured.
+        scenarios: What to simulate.
+        replicas: Bootstrap replicas, at least 1.
+        seed: Of the draws; the same seed draws the same batches for whatever scenarios.
+
+    Returns:
+        The ratios to the baseline and how far the simulated baseline is off.
+    """
+    now = in_force(pipeline)
+    draws = _draw(pipeline.step_ns.size, replicas, seed)
+    alone = _reconcile(pipeline, draws)
+    measured = float(pipeline.step_ns.mean())
+    step, main = _simulate(alone, [now], draws)
+    error_ratio = float(step.mean() / measured - 1)
+    in_main = main.mean() + pipeline.receive_cpu_ns.mean()
+    late_ns = max(measured - float(step.mean()), 0.0) if in_main > _MAIN_BOUND * step.mean() else 0.0
+    steps, _ = _simulate(alone, [now, *scenarios], draws, late_ns=late_ns)
+    to_measured = measured / steps[0].mean()
+    scales = [to_measured if _queued(it) or not pipeline.workers else 1.0 for it in scenarios]
+    others = steps[1:] * np.array(scales)[:, None]
+    baseline = steps[0] * to_measured
+    return Simulated(others / baseline, baseline, error_ratio)
+
+
+def simulate(pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0) -> Floats:
+    """Mean step time in ns under each scenario, as simulated from first principles (not calibrated).
+
+    Each replica resamples whole batches with replacement, so that what belongs together stays together, and
+    serves them in random order, each equally often, for at least 120 steps. The first ``prefetch * workers``
+    steps and a few more come before those and do not count.
+
+    Args:
+        pipeline: What was measured; at least one batch.
+        scenarios: What to simulate.
+        replicas: Bootstrap replicas, at least 1.
+        seed: Of the draws; the same seed draws the same batches for whatever scenarios.
+
+    Returns:
+        Shape ``(scenarios, replicas)``.
+
+    Raises:
+        ValueError: If no batch was measured.
+    """
+    draws = _draw(pipeline.step_ns.size, replicas, seed)
+    return _simulate(_reconcile(pipeline, draws), scenarios, draws)[0]
+
+
+def _queued(scenario: Scenario) -> bool:
+    """Whether workers make the batches."""
+    return scenario.workers > 0 and not scenario.without_input
+
+
+def _simulate(
+    pipeline: Pipeline, scenarios: Sequence[Scenario], draws: Ints, *, late_ns: float = 0.0
+) -> tuple[Floats, Floats]:
+    """The step and its main part; shape ``(scenarios, replicas)`` both. ``late_ns``: blocked per batch received."""
+    main = np.tile(pipeline.main_wall_ns[draws].mean(axis=1), (len(scenarios), 1))
+    step = main.copy()
+    queued = [row for row, it in enumerate(scenarios) if _queued(it)]
+    for row, scenario in enumerate(scenarios):
+        if not scenario.workers and not scenario.without_input:
+            step[row] += _inline_ns(pipeline, scenario)[draws].mean(axis=1)
+    if queued:
+        chosen = [scenarios[row] for row in queued]
+        shape = len(queued), draws.shape[0]
+        results = run(_jobs(pipeline, chosen, late_ns), _lanes(chosen, draws, pipeline.cores))
+        step[queued], main[queued] = (result.reshape(shape) for result in results)
+    return step, main
+
+
+def _draw(batches: int, replicas: int, seed: int) -> Ints:
+    """Rows of measured batches to serve, per replica; shape ``(replicas, steps)``."""
+    if not batches:
+        raise ValueError("no measured batch to draw from")
+    rng = np.random.default_rng(seed)
+    size = min(batches, _MAX_RESAMPLE)
+    resampled = rng.integers(batches, size=(replicas, size))
+    return rng.permuted(np.tile(resampled, -(-_MIN_STEPS // size)), axis=1)
+
+
+def _reconcile(pipeline: Pipeline, draws: Ints) -> Pipeline:
+    """Take the waiting for a core out of the main part that the simulated competition in force explains."""
+    measured = pipeline.main_wall_ns
+    if not pipeline.workers or not measured.any():
+        return pipeline
+    cpu = pipeline.main_cpu_ns
+    floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
+    few = draws[:_RECONCILING_REPLICAS]
+    for _ in range(_RECONCILIATIONS):
+        alone = pipeline.main_wall_ns
+        _, main = _simulate(pipeline, [in_force(pipeline)], few)
+        excess = (main.mean() - measured[few].mean()) / alone[few].mean()
+        pipeline = replace(pipeline, main_wall_ns=np.clip(alone * (1 - excess), floor, measured))
+    return pipeline
+
+
+def _inline_ns(pipeline: Pipeline, scenario: Scenario) -> Nanoseconds:
+    """Time per batch inside the request with 0 workers; shape ``(batches,)``.
+
+    Measured with 0 workers, it is the measured wait less the parts' share of it. What is not blocked there is
+    on-CPU or waiting for a core: the CPU times divide it among the parts (helper threads make their sum
+    exceed it).
+    """
+    cpu, blocked = _total(pipeline.parts)
+    kept_cpu, kept_blocked = _total(pipeline.parts, scenario.scale)
+    if pipeline.workers:
+        return kept_blocked + kept_cpu * max(1.0, 1 / pipeline.cores)
+    wall_per_cpu = np.divide(np.maximum(pipeline.wait_ns - blocked, 0), cpu, out=np.zeros_like(cpu), where=cpu > 0)
+    return np.maximum(pipeline.wait_ns - (blocked - kept_blocked) - (cpu - kept_cpu) * wall_per_cpu, 0)
+
+
+def _total(
+    parts: Mapping[Component, Part], scale: Mapping[Component, float] | None = None
+) -> tuple[Nanoseconds, Nanoseconds]:
+    """CPU and blocked time of these parts together, scaled."""
+    factors = [(part, (scale or {}).get(component, 1.0)) for component, part in parts.items()]
+    cpu = sum((part.cpu_ns * factor for part, factor in factors), start=np.zeros(1))
+    blocked = sum((part.blocked_ns * factor for part, factor in factors), start=np.zeros(1))
+    return cpu, blocked
+
+
+def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> Jobs:
+    """What each batch costs with workers, in each scenario.
+
+    With a phase's CPU time goes the same share of the hand-over on both sides: measured on CPU-bound loaders,
+    a removal's saving is 10 % off with this and 38 % without (method.md, section 7).
+    """
+    made, main, threads = _by_place(pipeline.parts)
+    batches = pipeline.step_ns.size
+    columns: list[list[Nanoseconds]] = []
+    for scenario in scenarios:
+        scale = scenario.scale
+        all_cpu, _ = _total(made)
+        cpu, blocked = _total(made, scale)
+        kept = np.divide(cpu, all_cpu, out=np.ones_like(all_cpu), where=all_cpu > 0)
+        handover = pipeline.handover_cpu_ns * kept * scale.get(Component.PICKLE, 1.0)
+        receive = pipeline.receive_cpu_ns * kept * scale.get(Component.UNPICKLE, 1.0)
+        handover = handover + _sum(_total(threads, scale))
+        receive = receive + _sum(_total(main, scale))
+        late = np.full(batches, late_ns)
+        columns.append([np.broadcast_to(it, (batches,)) for it in (blocked, cpu, handover, late, receive)])
+    shape = (len(scenarios), batches)
+    step = [np.ascontiguousarray(np.broadcast_to(it, shape)) for it in _main_phases(pipeline)]
+    return Jobs(*(np.stack(it) for it in zip(*columns, strict=True)), *step)
+
+
+def _main_phases(pipeline: Pipeline) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+    """The step's blocked time, the duration of its on-CPU phase, and the cores this keeps busy."""
+    wall, cpu = pipeline.main_wall_ns, pipeline.main_cpu_ns
+    threads = np.divide(cpu, wall, out=np.ones_like(wall), where=wall > 0)
+    width = np.clip(threads, 1.0, max(1.0, pipeline.cores))
+    wall_per_cpu = max(1.0, 1 / pipeline.cores)
+    on_cpu = np.minimum(wall / wall_per_cpu, cpu)
+    return wall - on_cpu * wall_per_cpu, on_cpu, width
+
+
+def _by_place(
+    parts: Mapping[Component, Part],
+) -> tuple[dict[Component, Part], dict[Component, Part], dict[Component, Part]]:
+    """Parts by where they are done with workers: in the workers, in the main thread, in the pin thread."""
+    main = {it: part for it, part in parts.items() if it in _IN_MAIN}
+    threads = {it: part for it, part in parts.items() if it in _IN_MAIN_THREADS}
+    made = {it: part for it, part in parts.items() if it not in _IN_MAIN | _IN_MAIN_THREADS}
+    return made, main, threads
+
+
+def _sum(times: tuple[Nanoseconds, Nanoseconds]) -> Nanoseconds:
+    return times[0] + times[1]
+
+
+def _lanes(scenarios: Sequence[Scenario], draws: Ints, cores: float) -> Lanes:
+    """One lane per scenario and replica, the replicas of a scenario side by side."""
+    replicas = draws.shape[0]
+    return Lanes(
+        scenario=np.repeat(np.arange(len(scenarios)), replicas),
+        replica=np.tile(np.arange(replicas), len(scenarios)),
+        workers=np.repeat([it.workers for it in scenarios], replicas),
+        prefetch=np.repeat([max(it.prefetch_factor, 1) for it in scenarios], replicas),
+        in_order=np.repeat([it.in_order for it in scenarios], replicas),
+        draws=draws,
+        cores=cores,
+    )
