@@ -40,6 +40,9 @@ from dlprof.model.steps import Steps
 from dlprof.render import wording
 from dlprof.whatif.forecast import Removal, forecast_without, forecast_workers, knee, removal
 
+DOUBTS = ("drift", "simulator-off", "no-trace")
+"""Notices that make a verdict less than certain, the weightiest first."""
+_LARGE_ERROR = 0.25
 _TRACE_NOTICES = {
     "trace-skipped-user-profiler",
     "trace-failed",
@@ -71,7 +74,7 @@ def diagnose(profile: Profile) -> Report:
     """
     measured = _measure(profile)
     removed = removal(measured.pipeline) if measured.pipeline is not None else None
-    notices = _notices(profile, measured)
+    notices = _notices(profile, measured, removed)
     judgement = _judge(measured, removed, notices)
     findings = _findings(profile, measured, judgement)
     advice, refusals = advise(findings)
@@ -125,7 +128,7 @@ def _judge(measured: _Measured, removed: Removal | None, notices: Iterable[Notic
     if measured.parts is not None:
         candidates += candidates_outside_input(measured.parts)
         candidates += _input_candidates(measured, removed)
-    doubts = tuple(notice.slug for notice in notices if notice.slug in ("drift", "no-trace"))
+    doubts = tuple(notice.slug for notice in notices if notice.slug in DOUBTS)
     all_input = removed.all_input if removed else None
     return judge(measured.parts, candidates, all_input, doubts)
 
@@ -245,7 +248,7 @@ def _run(profile: Profile, steps: Steps) -> Run:
     )
 
 
-def _notices(profile: Profile, measured: _Measured) -> list[Notice]:
+def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> list[Notice]:
     notices = list(profile.notices)
     steps, run = measured.steps, profile.run
     if steps.loader is None:
@@ -263,4 +266,6 @@ def _notices(profile: Profile, measured: _Measured) -> list[Notice]:
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
+    if removed is not None and abs(removed.calibration_error) > _LARGE_ERROR:
+        notices.append(Notice("simulator-off", 1, {"share": abs(removed.calibration_error)}))
     return notices

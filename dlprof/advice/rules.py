@@ -74,7 +74,9 @@ def _lower_num_workers(findings: Findings) -> Answer:
     workers = _workers(findings)
     if findings.loader is None or knee is None or not workers:
         return None
-    if knee.to < workers and knee.speedup[1] >= 1 / SAME:
+    # Without any worker nothing is saved but the step time itself; with fewer, memory and cores are.
+    least = WORTH_TRYING if knee.to == 0 else 1 / SAME
+    if knee.to < workers and knee.speedup[1] >= least:
         evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         return Advice("lower-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
     busy = findings.worker_busy_ratio

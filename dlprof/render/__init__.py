@@ -13,7 +13,7 @@ from dlprof.model.report import Report
 from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.pdf import render_pdf
-from dlprof.render.text import Summary, render_text, summary, summary_lines
+from dlprof.render.text import Summary, render_text, summary
 
 __all__ = [
     "RENDERERS",
@@ -25,7 +25,6 @@ __all__ = [
     "render_pdf",
     "render_text",
     "summary",
-    "summary_lines",
 ]
 
 

@@ -16,7 +16,6 @@ from dlprof.render.view import ended, view
 from dlprof.render.wording import cause_name
 
 WIDTH = 80
-SUMMARY_LINES = 12
 CELL_LIMIT = 44
 SMALL_PART = 0.025
 """Share of the step below which a part is not named on the terminal."""
@@ -47,22 +46,6 @@ class Summary:
     advice: tuple[str, ...]
     notices: tuple[str, ...]
     path: str
-
-    def lines(self, width: int = WIDTH) -> list[str]:
-        """At most `SUMMARY_LINES` lines of at most ``width`` characters; the path is the last and is never cut."""
-        head = _shortened(self.headline, width, 3)
-        bar = bar_lines(self.bar, width)[:4]
-        path = [self.path] if self.path else []
-        room = SUMMARY_LINES - len(head) - len(bar) - len(path)
-        notices = [line for notice in self.notices for line in _shortened(notice, width, 2)]
-        advice = _shortened(self.advice[0], width, 2) if self.advice else []
-        advice += [line if len(line) <= width else f"{line[: width - 1]}…" for line in self.advice[1:]]
-        notices = notices[: max(0, room - min(len(advice), 3))]
-        return [*head, *bar, *advice[: max(0, room - len(notices))], *notices, *path]
-
-
-def _shortened(text: str, width: int, at_most: int) -> list[str]:
-    return textwrap.wrap(text, width, max_lines=at_most, placeholder=" …")
 
 
 def summary(report: Report, path: str = "") -> Summary:
@@ -99,17 +82,6 @@ def _bar(report: Report) -> tuple[tuple[str, float], ...]:
         return tuple((cause_name(row.cause), row.share) for row in rows)
     rest = sum(row.share for row in rows if row not in large)
     return (*((cause_name(row.cause), row.share) for row in large), ("the rest", rest))
-
-
-def summary_lines(report: Report, path: str = "", width: int = WIDTH) -> list[str]:
-    """`summary` as lines without colours, at most twelve.
-
-    Args:
-        report: Composed or loaded from its JSON.
-        path: Where the report was written.
-        width: Characters of a line.
-    """
-    return summary(report, path).lines(width)
 
 
 def bar_cells(shares: Sequence[float], width: int) -> list[int]:

@@ -188,6 +188,8 @@ def confidence_reason(confidence: Confidence, steps: int, notices: Sequence[str]
         slug = "few-steps"
     elif "drift" in notices:
         slug = "drift"
+    elif "simulator-off" in notices:
+        slug = "simulator-off"
     elif {"no-trace", "trace-skipped-user-profiler"} & set(notices):
         slug = "no-trace"
     else:
@@ -293,7 +295,8 @@ def notice_text(slug: str, /, **values: Any) -> str:
 
     Args:
         slug: A key of ``[notice]``; an unknown one is shown as words, with the values.
-        values: Placeholders. A name that ends with ``_ms`` or ``_bytes`` is shown with its unit.
+        values: Placeholders. A name that ends with ``_ms`` or ``_bytes`` is shown with its unit, ``share`` as a
+            percentage.
     """
     shown = {key: _shown(key, value) for key, value in values.items()}
     return _filled("notice", slug, shown)
@@ -302,6 +305,8 @@ def notice_text(slug: str, /, **values: Any) -> str:
 def _shown(key: str, value: Any) -> Any:
     if key.endswith("_ms") and is_number(value):
         return milliseconds(value)
+    if key == "share" and is_number(value):
+        return percent(value)
     if key.endswith("_bytes") and is_number(value):
         return with_unit(value, "bytes")
     if isinstance(value, str):

@@ -7,33 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import CASES, images, short, tokenizer
 
-from dlprof.render.text import SUMMARY_LINES, bar_cells, render_text, summary, summary_lines
+from dlprof.render.text import bar_cells, render_text, summary
 
 PATH = "dlprof-runs/train_text-20261130-140211/report.html"
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_summary_is_short_and_ends_with_the_path(case: str, width: int) -> None:
-    lines = summary_lines(CASES[case](), PATH, width)
-    assert len(lines) <= SUMMARY_LINES
-    assert lines[-1] == PATH
-    assert all(len(line) <= width for line in lines[:-1])
-    assert not any("\x1b" in line for line in lines)
-
-
-def test_the_summary_says_verdict_bar_advice_and_path() -> None:
-    assert summary_lines(tokenizer(), PATH) == [
-        "CPU preprocessing bounds the step: the tokenizer keeps the training loop waiting",
-        "for 58 % of it (36.1 ms of 61.9 ms).",
-        "█" * 50 + "▓" * 25 + "▒" * 4 + "░",
-        "█ waiting for input 62 %   ▓ compute 32 %   ▒ Python in the training loop 4.3 %",
-        "░ other 1.8 %",
+def test_the_summary_says_verdict_parts_advice_and_path() -> None:
+    shown = summary(tokenizer(), PATH)
+    assert shown.headline.startswith("CPU preprocessing bounds the step: the tokenizer keeps")
+    assert [label for label, _ in shown.bar] == ["waiting for input", "compute", "Python in the training loop", "other"]
+    assert shown.advice == (
         "Raise num_workers from 0 to 2: 2.3\N{MULTIPLICATION SIGN} (2.1\N{EN DASH}2.5\N{MULTIPLICATION SIGN}) faster "
         "(61.9 → 26.8 ms per step)",
         "    DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)",
-        PATH,
-    ]
+    )
+    assert shown.path == PATH
 
 
 def test_small_parts_are_one_and_shares_add_up() -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dlprof
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.report import BudgetRow, Evidence, StepTimes
 from dlprof.render.templates import messages
@@ -196,25 +198,7 @@ def test_a_general_reason_does_for_any_advice() -> None:
     assert why_not("raise-num-workers", "no-cores") == "No cores."
 
 
-NOTICES = [
-    "no-loader",
-    "no-steps",
-    "fewer-steps",
-    "no-trace",
-    "trace-skipped-user-profiler",
-    "tracing-ended-early",
-    "handover-not-probed",
-    "child-without-dlprof",
-    "drift",
-    "worker-died",
-    "stop-swallowed",
-    "recording-stopped-disk",
-    "hook-failed",
-    "short-run",
-    "other-process-ignored",
-    "pdf-not-written",
-    "first-batches-from-full-queue",
-]
+NOTICES = sorted(messages()["notice"])
 
 NOTICE_VALUES: dict[str, Any] = {
     "wanted": 50,
@@ -236,13 +220,20 @@ NOTICE_VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("slug", NOTICES)
 def test_every_notice_is_worded_with_and_without_its_values(slug: str) -> None:
-    assert set(NOTICES) <= set(messages()["notice"])
     for values in ({}, NOTICE_VALUES):
         said = notice_text(slug, **values)
         assert is_clean(said)
         assert said.endswith(".")
         assert 1 <= len(re.findall(r"[.](?:\s|$)", said)) <= 3
         assert slug.replace("-", " ") != said.lower().rstrip(".")
+
+
+def test_every_notice_that_is_left_anywhere_is_worded() -> None:
+    package = Path(dlprof.__file__).parent
+    source = "\n".join(path.read_text() for path in package.rglob("*.py"))
+    left = set(re.findall(r"(?:[Nn]otice|_note|note)\(\s*\"([a-z-]+)\"", source))
+    assert len(left) > 15
+    assert left <= set(NOTICES)
 
 
 def test_an_unknown_notice_says_its_slug_and_values() -> None:
