@@ -114,6 +114,7 @@ def run_demo(folder: Path, reports: list[dict | None]) -> subprocess.CompletedPr
     """The demo with a stand-in for dlprof that hands out ready-made reports; None is a run that fails."""
     package = folder / "dlprof"
     package.mkdir()
+    (package / "__init__.py").touch()
     for number, ready in enumerate(reports):
         (folder / f"{number}.json").write_text(json.dumps(ready))
     (package / "__main__.py").write_text(

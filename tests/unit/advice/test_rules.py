@@ -1,0 +1,276 @@
+"""Every rule fires, refuses or stays silent, and does so at its bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_TRYING, advise
+from dlprof.model.advice import Advice, Findings, Refusal
+from dlprof.model.diagnosis import Breakdown, Judgement
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.pipeline import Interval
+from dlprof.model.report import Forecast, Totals
+
+JUST_BELOW = 1e-6
+
+
+def forecast(to: Any, speedup: float, spread: float = 0.02, from_: Any = 0) -> Forecast:
+    ends = (speedup - spread, speedup, speedup + spread)
+    return Forecast("num_workers", from_, to, tuple(40 / each for each in reversed(ends)), ends, Confidence.HIGH, None)
+
+
+def step_that_waits(share: float) -> Breakdown:
+    ns = {Cause.INPUT_WAIT: 100 * share, Cause.OTHER: 100 * (1 - share)}
+    return Breakdown(100, ns, dict.fromkeys(ns, "light"))
+
+
+def findings(
+    wait: float = 0.6,
+    workers: int = 0,
+    knee: Forecast | None = None,
+    busy: float | None = None,
+    without: dict[Component, float | Forecast] | None = None,
+    saved: Interval | None = None,
+    **more: Any,
+) -> Findings:
+    judgement = Judgement(Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER, 0.5, Confidence.HIGH, "", {}, (), saved)
+    removed = {
+        component: each if isinstance(each, Forecast) else forecast(0.0, each)
+        for component, each in (without or {}).items()
+    }
+    found = Findings(
+        judgement=judgement,
+        mean=step_that_waits(wait),
+        totals=Totals(),
+        loader={"num_workers": workers, "pin_memory": False},
+        cores=4,
+        accelerator=False,
+        worker_busy_ratio=busy,
+        worker_forecasts=(knee,) if knee else (),
+        suggested_workers=knee,
+        without=removed,
+        waits_ms={Component.TOKENIZER: 21.5},
+    )
+    return replace(found, **more)
+
+
+def answer(rule: str, found: Findings) -> Advice | Refusal | None:
+    return RULES[rule](found)
+
+
+def assert_is_advice(found: Any, setting: str | None, from_: Any, to: Any) -> Advice:
+    assert isinstance(found, Advice)
+    assert (found.setting, found.from_, found.to) == (setting, from_, to)
+    assert found.evidence
+    return found
+
+
+def assert_is_refusal(found: Any, reason: str) -> Refusal:
+    assert isinstance(found, Refusal)
+    assert found.reason == reason
+    return found
+
+
+# ---- raise-num-workers -----------------------------------------------------------------------------------------------
+
+RAISE = "raise-num-workers"
+
+
+def test_more_workers_are_advised_where_they_gain():
+    found = assert_is_advice(
+        answer(RAISE, findings(workers=1, busy=0.93, knee=forecast(3, 1.8, from_=1))), "num_workers", 1, 3
+    )
+    assert found.speedup == pytest.approx((1.78, 1.8, 1.82))
+    assert {each.metric: each.value for each in found.evidence} == {
+        "input_wait": 0.6,
+        "cores": 4,
+        "worker_busy_ratio": 0.93,
+    }
+
+
+def test_more_workers_are_advised_from_five_percent_on():
+    assert isinstance(answer(RAISE, findings(knee=forecast(2, WORTH_TRYING))), Advice)
+    refused = answer(RAISE, findings(knee=forecast(2, WORTH_TRYING - JUST_BELOW)))
+    assert assert_is_refusal(refused, "small-gain").values["gain"][1] == pytest.approx(WORTH_TRYING)
+
+
+def test_a_gain_that_may_be_a_loss_is_not_advised():
+    assert_is_refusal(answer(RAISE, findings(knee=forecast(2, 1.1, spread=0.1))), "small-gain")
+
+
+def test_where_nothing_is_waited_for_more_workers_are_refused():
+    assert_is_refusal(answer(RAISE, findings(wait=FINE_WAIT - JUST_BELOW, knee=forecast(0, 1.0))), "no-wait")
+    assert_is_refusal(answer(RAISE, findings(wait=FINE_WAIT, knee=forecast(0, 1.0))), "small-gain")
+
+
+def test_where_no_cores_are_left_more_workers_are_refused():
+    assert_is_refusal(answer(RAISE, findings(workers=4, knee=forecast(4, 1.0))), "no-cores")
+    assert_is_refusal(answer(RAISE, findings(workers=3, knee=forecast(3, 1.0))), "small-gain")
+
+
+def test_the_gain_that_was_too_small_is_the_best_there_was():
+    best = findings(knee=forecast(0, 1.0), worker_forecasts=(forecast(0, 1.0), forecast(1, 1.04), forecast(2, 1.02)))
+    assert assert_is_refusal(answer(RAISE, best), "small-gain").values["gain"][1] == 1.04
+
+
+@pytest.mark.parametrize("missing", [{"loader": None}, {"suggested_workers": None}])
+def test_without_a_loader_or_forecast_nothing_is_said_of_workers(missing):
+    for rule in (RAISE, "lower-num-workers"):
+        assert answer(rule, findings(workers=2, busy=0.5, knee=forecast(3, 2.0), **missing)) is None
+
+
+# ---- lower-num-workers -----------------------------------------------------------------------------------------------
+
+LOWER = "lower-num-workers"
+
+
+def test_fewer_workers_are_advised_where_they_do_as_well():
+    found = answer(LOWER, findings(wait=0.01, workers=8, busy=0.1, knee=forecast(2, 1.0, from_=8)))
+    assert_is_advice(found, "num_workers", 8, 2)
+
+
+def test_fewer_workers_may_cost_three_percent():
+    assert isinstance(answer(LOWER, findings(workers=8, busy=0.1, knee=forecast(2, 1 / SAME))), Advice)
+    refused = answer(LOWER, findings(workers=8, busy=0.1, knee=forecast(2, 1 / SAME - JUST_BELOW)))
+    assert assert_is_refusal(refused, "needed").values == {"share": 0.1}
+
+
+def test_workers_that_are_all_needed_stay():
+    assert_is_refusal(answer(LOWER, findings(workers=2, busy=0.9, knee=forecast(2, 1.0))), "needed")
+    assert answer(LOWER, findings(workers=2, busy=None, knee=forecast(2, 1.0))) is None
+
+
+def test_without_workers_there_are_none_to_lower():
+    assert answer(LOWER, findings(workers=0, knee=forecast(0, 1.0))) is None
+
+
+# ---- stop-tuning-input -----------------------------------------------------------------------------------------------
+
+STOP = "stop-tuning-input"
+
+
+def test_where_the_wait_is_short_the_input_is_good_enough():
+    found = assert_is_advice(answer(STOP, findings(wait=0.02, saved=Interval(0.01, 0.02, 0.03))), None, None, None)
+    assert found.speedup == pytest.approx((1 / 0.99, 1 / 0.98, 1 / 0.97))
+
+
+def test_five_percent_of_waiting_are_worth_a_look():
+    assert isinstance(answer(STOP, findings(wait=FINE_WAIT - JUST_BELOW)), Advice)
+    assert answer(STOP, findings(wait=FINE_WAIT)) is None
+
+
+def test_how_much_there_is_to_gain_may_not_be_known():
+    assert answer(STOP, findings(wait=0.02, saved=None)).speedup is None
+
+
+@pytest.mark.parametrize("missing", [{"loader": None}, {"mean": None}])
+def test_without_a_loader_or_a_measured_step_nothing_is_said_of_the_input(missing):
+    assert answer(STOP, findings(wait=0.0, **missing)) is None
+
+
+@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="1 / (1 - saved) where all of the step would be saved")
+def test_a_loop_that_does_nothing_but_wait_does_not_break_the_rule():
+    answer(STOP, findings(wait=0.02, saved=Interval(0.9, 1.0, 1.0)))
+
+
+# ---- a part of the data work -----------------------------------------------------------------------------------------
+
+PARTS = {
+    "pretokenize-dataset": Component.TOKENIZER,
+    "decode-faster": Component.DECODE,
+    "vectorize-collate": Component.COLLATE_FN,
+}
+
+
+@pytest.mark.parametrize(("rule", "component"), PARTS.items())
+def test_a_part_whose_removal_gains_is_worth_making_cheaper(rule, component):
+    found = assert_is_advice(answer(rule, findings(without={component: 1.7})), None, None, None)
+    assert found.id == rule
+    assert found.speedup[1] == 1.7
+    assert [each.metric for each in found.evidence] == ["input_wait", f"wait_for_{component}"]
+
+
+def test_the_evidence_says_how_long_the_part_is_waited_for():
+    found = answer("pretokenize-dataset", findings(without={Component.TOKENIZER: 1.7}))
+    assert (found.evidence[1].value, found.evidence[1].unit) == (21.5, "ms")
+
+
+@pytest.mark.parametrize(("rule", "component"), PARTS.items())
+def test_a_part_is_worth_it_from_five_percent_on(rule, component):
+    assert isinstance(answer(rule, findings(without={component: WORTH_TRYING})), Advice)
+    assert_is_refusal(answer(rule, findings(without={component: WORTH_TRYING - JUST_BELOW})), "small-gain")
+    assert_is_refusal(answer(rule, findings(without={component: forecast(0, 1.2, spread=0.2)})), "small-gain")
+
+
+@pytest.mark.parametrize(("rule", "reason"), [("pretokenize-dataset", "no-tokenizer"), ("decode-faster", "no-decoder")])
+def test_a_part_that_was_not_seen_is_said_where_there_is_a_loader(rule, reason):
+    assert_is_refusal(answer(rule, findings()), reason)
+    assert answer(rule, findings(loader=None)) is None
+
+
+def test_a_collate_that_was_not_seen_is_not_worth_a_word():
+    assert answer("vectorize-collate", findings()) is None
+
+
+# ---- pin-memory ------------------------------------------------------------------------------------------------------
+
+
+def test_pinning_is_refused_without_an_accelerator():
+    assert_is_refusal(answer("pin-memory", findings()), "no-device")
+    assert answer("pin-memory", findings(accelerator=True)) is None
+    assert answer("pin-memory", findings(loader=None)) is None
+    assert answer("pin-memory", findings(loader={"num_workers": 0, "pin_memory": True})) is None
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_middle_gain_comes_first_and_what_has_none_last():
+    advice, _ = advise(
+        findings(
+            wait=0.02,
+            knee=forecast(2, 1.3),
+            without={Component.TOKENIZER: 1.8, Component.DECODE: 1.2, Component.COLLATE_FN: 2.4},
+        )
+    )
+    assert [each.id for each in advice] == [
+        "vectorize-collate",
+        "pretokenize-dataset",
+        "raise-num-workers",
+        "decode-faster",
+        "stop-tuning-input",
+    ]
+
+
+def test_refusals_come_in_the_order_of_the_rules():
+    _, refusals = advise(findings(wait=0.3, knee=forecast(0, 1.0)))
+    order = list(RULES)
+    assert [each.id for each in refusals] == sorted((each.id for each in refusals), key=order.index)
+    assert {each.id for each in refusals} == {RAISE, "pretokenize-dataset", "decode-faster", "pin-memory"}
+
+
+def test_every_rule_is_kept_under_the_name_of_what_it_advises():
+    seen = {
+        each.id: each
+        for found in (
+            findings(workers=1, knee=forecast(3, 1.5), without=dict.fromkeys(PARTS.values(), 1.7), busy=0.5),
+            findings(wait=0.0, workers=4, knee=forecast(1, 1.0), busy=0.5),
+        )
+        for answers in advise(found)
+        for each in answers
+    }
+    assert set(seen) == set(RULES)
+
+
+def test_nothing_is_said_twice():
+    advice, refusals = advise(findings(workers=2, busy=0.5, knee=forecast(3, 1.5)))
+    ids = [each.id for each in (*advice, *refusals)]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_run_of_which_nothing_is_known_gets_no_advice():
+    nothing = findings(mean=None, loader=None, suggested_workers=None)
+    assert advise(nothing) == ([], [])

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_pipelines import MS, measured, part
+
+from dlprof.model.kinds import Component
+from dlprof.model.pipeline import Pipeline
+from dlprof.whatif.pipeline import Scenario, in_force, simulate, simulate_calibrated
+
+GETITEM, COLLATE, DECODE = Component.DATASET_GETITEM, Component.COLLATE_FN, Component.DECODE
+
+
+def step_ms(pipeline: Pipeline, *scenarios: Scenario, replicas: int = 3) -> list[float]:
+    return [float(it) for it in simulate(pipeline, scenarios, replicas=replicas).mean(axis=1) / MS]
+
+
+# By hand. Times in ms.
+
+
+def test_without_workers_the_step_is_fetch_plus_main():
+    pipeline = measured(parts={GETITEM: part(cpu=3, blocked=4), COLLATE: part(cpu=2)}, main=5, main_cpu=5)
+    assert step_ms(pipeline, Scenario(0)) == pytest.approx([14])
+
+
+def test_without_workers_the_measured_wait_is_reproduced_though_helper_threads_did_part_of_the_work():
+    pipeline = measured(parts={GETITEM: part(cpu=30, blocked=2)}, main=5, step=17)
+    assert step_ms(pipeline, Scenario(0)) == pytest.approx([17])
+    simulated = simulate_calibrated(pipeline, [Scenario(0)])
+    assert simulated.error_ratio == pytest.approx(0)
+    assert simulated.ratio == pytest.approx(np.ones((1, 100)))
+
+
+def test_without_workers_a_removed_component_saves_its_share_of_the_wall_time():
+    parts = {GETITEM: part(cpu=30, blocked=2), COLLATE: part(cpu=10)}
+    pipeline = measured(parts=parts, main=5, step=5 + 2 + 20)  # 40 ms of CPU time took 20 ms
+    without = [Scenario(0).without([it]) for it in (GETITEM, COLLATE)]
+    assert step_ms(pipeline, *without) == pytest.approx([27 - 2 - 15, 27 - 5])
+
+
+@pytest.mark.parametrize(
+    ("fetch", "expected"), [(30, 30), (4, 9 + 1)], ids=["the worker bounds", "the main process bounds"]
+)
+def test_one_worker_overlaps_fetch_with_the_step(fetch, expected):
+    pipeline = measured(1, parts={GETITEM: part(blocked=fetch)}, main=9, handover=2, receive=1)
+    assert step_ms(pipeline, Scenario(1)) == pytest.approx([expected])
+
+
+def test_with_one_batch_requested_ahead_hand_over_and_receiving_are_not_overlapped():
+    # send_k = return_{k-1}; ready_k = send_k + 30 + 2; return_k = ready_k + 1
+    pipeline = measured(1, parts={GETITEM: part(blocked=30)}, main=9, handover=2, receive=1)
+    assert step_ms(pipeline, Scenario(1, 1)) == pytest.approx([33])
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 40), (2, 20), (4, 10), (5, 9), (16, 9)])
+def test_workers_that_block_share_the_work(workers, expected):
+    pipeline = measured(1, parts={GETITEM: part(blocked=40)}, main=9, cores=1)
+    assert step_ms(pipeline, Scenario(workers)) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 40), (2, 20), (4, 20), (8, 20)])
+def test_workers_that_compute_share_the_cores(workers, expected):
+    pipeline = measured(1, parts={GETITEM: part(cpu=40)}, main=9, cores=2)
+    assert step_ms(pipeline, Scenario(workers)) == pytest.approx([expected], rel=1e-3)
+
+
+def test_threads_of_the_main_process_take_cores_from_the_workers():
+    # 20 ms of work in 10 ms: two threads. With the worker's 10 ms that is 30 ms of work for two cores.
+    pipeline = measured(parts={GETITEM: part(cpu=10)}, main=10, main_cpu=20, cores=2)
+    assert step_ms(pipeline, Scenario(1)) == pytest.approx([15], rel=1e-3)
+
+
+def test_a_slow_hand_over_bounds_the_step_since_each_worker_has_one_feeder():
+    pipeline = measured(1, parts={GETITEM: part(blocked=5)}, main=1, handover=12)
+    assert step_ms(pipeline, Scenario(1), Scenario(2), Scenario(3)) == pytest.approx([12, 6, 4])
+
+
+def test_order_makes_a_slow_batch_hold_up_those_behind_it():
+    # One batch in ten takes ten times as long; two workers, one batch requested ahead of each.
+    blocked = np.array([100.0] + [10.0] * 9)
+    pipeline = measured(1, parts={GETITEM: part(blocked=blocked, batches=10)}, main=1)
+    ordered, unordered = step_ms(pipeline, Scenario(2, 1), Scenario(2, 1, in_order=False), replicas=50)
+    assert unordered < 0.75 * ordered
+
+
+def test_pickling_and_unpickling_are_removed_from_either_side_of_the_hand_over():
+    pipeline = measured(1, parts={GETITEM: part(cpu=10)}, main=20, handover=35, receive=4)
+    now = Scenario(1)
+    scenarios = now, now.without([Component.PICKLE]), now.without([Component.PICKLE, Component.UNPICKLE])
+    assert step_ms(pipeline, *scenarios) == pytest.approx([35, 24, 20])
+
+
+def test_removed_cpu_time_takes_its_share_of_the_hand_over_with_it():
+    parts = {GETITEM: part(cpu=3), COLLATE: part(cpu=1), DECODE: part(blocked=1)}
+    pipeline = measured(1, parts=parts, main=20, handover=40, receive=8)
+    now = Scenario(1)
+    scenarios = now.without([GETITEM]), now.without([DECODE]), now.without([GETITEM, COLLATE])
+    assert step_ms(pipeline, *scenarios) == pytest.approx([20 + 2, 40, 20])
+
+
+def test_half_of_a_component_takes_half_its_time():
+    pipeline = measured(1, parts={GETITEM: part(blocked=20), COLLATE: part(cpu=10)}, main=1)
+    assert step_ms(pipeline, Scenario(1, scale={GETITEM: 0.5})) == pytest.approx([20])
+
+
+def test_the_sampler_works_in_the_main_process_and_pinning_beside_it():
+    parts = {GETITEM: part(cpu=5), Component.SAMPLER: part(cpu=3), Component.PIN_MEMORY: part(cpu=4)}
+    assert step_ms(measured(1, parts=parts, main=10), Scenario(1)) == pytest.approx([13])
+
+
+def test_without_input_only_the_main_part_is_left():
+    pipeline = measured(2, parts={GETITEM: part(cpu=40)}, main=9, main_cpu=4, receive=3)
+    assert step_ms(pipeline, replace(in_force(pipeline), without_input=True)) == pytest.approx([9])
+
+
+def test_waiting_for_a_core_is_taken_out_of_a_main_part_that_was_measured_in_competition():
+    # Two workers and the main thread on two cores: its 10 ms of CPU time were measured as 15 ms of wall time.
+    pipeline = measured(2, parts={GETITEM: part(cpu=40)}, main=15, main_cpu=10, step=25, cores=2)
+    alone = replace(in_force(pipeline), without_input=True)
+    assert step_ms(pipeline, Scenario(2), alone, Scenario(0)) == pytest.approx([25, 10, 50], rel=0.02)
+
+
+def test_forecasts_are_relative_to_the_measured_step():
+    pipeline = measured(1, parts={GETITEM: part(blocked=40)}, main=9, step=44)
+    simulated = simulate_calibrated(pipeline, [Scenario(2)], replicas=5)
+    assert simulated.error_ratio == pytest.approx(40 / 44 - 1)
+    assert simulated.step_ns == pytest.approx(np.full((1, 5), 22 * MS))
+
+
+def test_nothing_measured_is_an_error():
+    empty = measured(parts={GETITEM: part(batches=0)}, main=1)
+    with pytest.raises(ValueError, match="no measured batch"):
+        simulate(empty, [Scenario(0)])
+
+
+# For any pipeline.
+
+times = st.floats(0, 50)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    batches = draw(st.integers(2, 40))
+
+    def column() -> np.ndarray:
+        return draw(times) * rng.choice([0.5, 1.0, 4.0], batches, p=[0.3, 0.5, 0.2])
+
+    main = column() + 0.1
+    return measured(
+        draw(st.integers(0, 4)),
+        parts={
+            GETITEM: part(column() + 0.1, column(), batches),
+            COLLATE: part(column(), column(), batches),
+        },
+        main=main,
+        main_cpu=main * draw(st.floats(0, 2)),
+        handover=draw(st.floats(0, 10)),
+        receive=draw(st.floats(0, 10)),
+        cores=draw(st.sampled_from([0.5, 1, 2, 3.5, 8])),
+        prefetch=draw(st.integers(1, 3)),
+    )
+
+
+workers = st.integers(1, 5)
+examples = settings(max_examples=15, deadline=None)
+
+
+@examples
+@given(pipelines())
+def test_removing_nothing_changes_nothing(pipeline):
+    now = in_force(pipeline)
+    simulated = simulate_calibrated(pipeline, [now, now.without([])], replicas=3)
+    assert np.array_equal(simulated.ratio, np.ones((2, 3)))
+
+
+@examples
+@given(pipelines(), st.integers(0, 5))
+def test_a_step_is_no_shorter_than_without_input(pipeline, count):
+    step, alone = simulate(pipeline, [Scenario(count), Scenario(count, without_input=True)], replicas=3)
+    assert (step >= alone * (1 - 1e-9)).all()
+
+
+@examples
+@given(*[times] * 6, st.floats(0.1, 50), workers, st.sampled_from([0.5, 1, 2, 3.5]))
+def test_cores_do_no_more_work_than_they_can(get, collate, blocked, hand, receive, main_cpu, main, count, cores):
+    parts = {GETITEM: part(get, blocked), COLLATE: part(collate)}
+    pipeline = measured(
+        parts=parts, main=main, main_cpu=main_cpu, handover=hand, receive=receive, cores=cores
+    )
+    work = get + collate + hand + receive + min(main_cpu, main * cores)
+    # The fetches under way when the measured steps begin and end need not be equally far.
+    slack = (get + collate + hand) * count / 120
+    (step,) = step_ms(pipeline, Scenario(count))
+    assert step * cores >= work - slack - 1e-6
+
+
+@examples
+@given(pipelines(), workers)
+def test_more_cores_are_never_slower(pipeline, count):
+    pipeline = replace(pipeline, workers=0)
+    few, many = (simulate(replace(pipeline, cores=it), [Scenario(count)], replicas=3) for it in (2.0, 3.0))
+    assert (many <= few * 1.03).all()
+
+
+@examples
+@given(pipelines(), workers, st.booleans())
+def test_removing_more_never_saves_less(pipeline, count, in_order):
+    now = Scenario(count, 2, in_order)
+    one, both = simulate(pipeline, [now.without([GETITEM]), now.without([GETITEM, COLLATE])], replicas=3)
+    assert (both <= one * 1.03).all()
+
+
+@examples
+@given(pipelines(), workers)
+def test_giving_up_the_order_is_hardly_ever_slower(pipeline, count):
+    ordered, unordered = simulate(pipeline, [Scenario(count), Scenario(count, in_order=False)], replicas=20)
+    assert unordered.mean() <= ordered.mean() * 1.05
