@@ -17,7 +17,7 @@ __all__ = ["__version__", "iterate", "span"]
 
 def __getattr__(name: str) -> Any:
     if name in ("iterate", "span"):
-        from dlprof.capture import marks  # noqa: PLC0415 - see above
+        from dlprof.capture import marks
 
         return getattr(marks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,7 +87,8 @@ def _stop_tuning_input(findings: Findings) -> Answer:
     if findings.loader is None or findings.mean is None or _wait_share(findings) >= FINE_WAIT:
         return None
     saved = findings.judgement.all_input_saved
-    speedup = (1 / (1 - saved.low), 1 / (1 - saved.mid), 1 / (1 - saved.high)) if saved else None
+    known = saved is not None and saved.high < 1
+    speedup = (1 / (1 - saved.low), 1 / (1 - saved.mid), 1 / (1 - saved.high)) if saved and known else None
     return Advice("stop-tuning-input", None, None, None, speedup, tuple(_wait_evidence(findings)))
 
 

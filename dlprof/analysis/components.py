@@ -71,7 +71,7 @@ def find_fetches(profile: Profile) -> Fetches:
     pids = {profile.main_pid, *(pid for i in profile.iterations if i.pid == profile.main_pid for pid in i.workers)}
     own = [i for i, track in enumerate(profile.tracks) if track.pid in pids]
     mine = profile.spans.where(np.isin(profile.spans.track, own))
-    fetches = mine.of(Kind.FETCH)
+    fetches = _outermost(mine.of(Kind.FETCH))
     shape = (len(fetches), len(PARTS))
     wall, cpu, calls = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     inner = mine.of(*COMPONENT_OF)
@@ -89,6 +89,17 @@ def find_fetches(profile: Profile) -> Fetches:
     no_core = np.clip(fetches.runnable_ns, 0, idle.sum(axis=1))
     share = idle / np.maximum(idle.sum(axis=1, keepdims=True), 1)
     return Fetches(fetches, wall, cpu, share * no_core[:, None], calls)
+
+
+def _outermost(fetches: Spans) -> Spans:
+    """Without those that another fetch of the same thread made: a loader inside a dataset is the dataset's own."""
+    outer = np.ones(len(fetches), dtype=bool)
+    for track in np.unique(fetches.track):
+        rows = np.flatnonzero(fetches.track == track)
+        rows = rows[np.lexsort((-fetches.end_ns[rows], fetches.start_ns[rows]))]
+        reach = np.maximum.accumulate(fetches.end_ns[rows])
+        outer[rows[1:]] = fetches.end_ns[rows[1:]] > reach[:-1]
+    return fetches.where(outer)
 
 
 def _self_times(fetches: Spans, rows: npt.NDArray[np.int64], inner: Spans, tables: tuple[Table, Table, Table]) -> None:
@@ -118,13 +129,14 @@ def self_time(spans: Spans) -> tuple[Table, Table]:
     """Self time of properly nested spans of one thread.
 
     Args:
-        spans: In the order of their start; an outer span comes before an inner one that starts with it.
+        spans: In the order in which they were written, which is that of their ends: of two that are equal the later
+            is the outer one.
 
     Returns:
         Wall and on-CPU self time, each of shape ``(n,)``, times the span's weight. A child's weight counts against
         its parent; no self time is negative.
     """
-    order = np.lexsort((-spans.end_ns, spans.start_ns))
+    order = np.lexsort((-np.arange(len(spans)), -spans.end_ns, spans.start_ns))
     ends = spans.end_ns.tolist()
     starts = spans.start_ns.tolist()
     weight = spans.weight.astype(np.float64)
@@ -136,7 +148,9 @@ def self_time(spans: Spans) -> tuple[Table, Table]:
         while open_spans and ends[open_spans[-1]] <= starts[row]:
             open_spans.pop()
         if open_spans and ends[row] <= ends[open_spans[-1]]:
-            inner_wall[open_spans[-1]] += wall[row] * weight[row]
-            inner_cpu[open_spans[-1]] += cpu[row] * weight[row]
+            # Of an outer call that stands for sixteen, one call holds a sixteenth of what the inner one stands for.
+            share = max(weight[row] / weight[open_spans[-1]], 1.0)
+            inner_wall[open_spans[-1]] += wall[row] * share
+            inner_cpu[open_spans[-1]] += cpu[row] * share
         open_spans.append(row)
     return np.maximum(wall - inner_wall, 0) * weight, np.maximum(cpu - inner_cpu, 0) * weight

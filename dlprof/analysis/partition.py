@@ -53,16 +53,21 @@ class Partition:
     def bootstrap(self, replicas: int, seed: int) -> dict[Cause, Table]:
         """Mean nanoseconds per cause over resampled measured and traced steps, each of shape ``(replicas,)``."""
         generator = np.random.default_rng(seed)
-        count = len(self.light)
-        light = self.light[generator.integers(0, count, (replicas, count))].mean(axis=1)
+        light = np.stack([_resampled_mean(self.light, generator) for _ in range(replicas)])
         rest = light[:, CAUSES.index(Cause.OTHER)].copy()
         if len(self.open_shares):
-            traced = len(self.open_shares)
-            shares = self.open_shares[generator.integers(0, traced, (replicas, traced))].mean(axis=1)
+            shares = np.stack([_resampled_mean(self.open_shares, generator) for _ in range(replicas)])
             light[:, CAUSES.index(Cause.OTHER)] = 0
             for place, cause in enumerate(_OPEN_CAUSES):
                 light[:, CAUSES.index(cause)] += rest * shares[:, place]
         return {cause: light[:, place] for place, cause in enumerate(CAUSES)}
+
+
+def _resampled_mean(table: Table, generator: np.random.Generator) -> Table:
+    count = len(table)
+    drawn = np.bincount(generator.integers(0, count, count), minlength=count)
+    mean: Table = drawn @ table / count
+    return mean
 
 
 def partition(profile: Profile, steps: Steps) -> Partition | None:
@@ -80,7 +85,8 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
         return None
     device = profile.spans.of(Kind.USER_DEVICE).covered()
     checkpoint = profile.spans.of(Kind.CHECKPOINT).covered()
-    light = np.array([_light(step, device, checkpoint) for step in measured])
+    requests = _requests(profile)
+    light = np.array([_light(step, device, requests, checkpoint) for step in measured])
     open_shares, traced_rest = _open_shares(profile, steps.traced)
     mean = light.mean(axis=0)
     rest = float(mean[CAUSES.index(Cause.OTHER)])
@@ -97,11 +103,19 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     return Partition(breakdown, light, open_shares, ratio)
 
 
-def _light(step: Step, device: Intervals, checkpoint: Intervals) -> Table:
+def _requests(profile: Profile) -> Intervals:
+    """When the training thread was inside a request for a batch, to whichever loader."""
+    main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is Role.MAIN]
+    return profile.spans.where(np.isin(profile.spans.track, main)).of(Kind.NEXT).covered()
+
+
+def _light(step: Step, device: Intervals, requests: Intervals, checkpoint: Intervals) -> Table:
     """Causes of one untraced step as far as light spans tell; shape ``(len(CAUSES),)``, sums to the step."""
     row = np.zeros(len(CAUSES))
     left = _parts_of(step)
-    wait = union([step.wait_start_ns], [step.wait_end_ns])
+    within = intersect(left, requests)
+    # The step's own request is in it already, unless another thread makes it.
+    wait = union(np.append(within[:, 0], step.wait_start_ns), np.append(within[:, 1], step.wait_end_ns))
     for cause, covered in (
         (Cause.DEVICE_COMPUTE, device),
         (Cause.INPUT_WAIT, wait),
@@ -116,9 +130,10 @@ def _light(step: Step, device: Intervals, checkpoint: Intervals) -> Table:
 
 def _open_shares(profile: Profile, traced: tuple[Step, ...]) -> tuple[Table, float | None]:
     rows = []
+    requests = _requests(profile)
     for step in traced:
         spans = _near(profile.spans, step)
-        left = subtract(_parts_of(step), union([step.wait_start_ns], [step.wait_end_ns]))
+        left = subtract(subtract(_parts_of(step), union([step.wait_start_ns], [step.wait_end_ns])), requests)
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
         rows.append([length(part) for part in _open_parts(profile, spans, left)])
     if not rows or not np.any(rows):

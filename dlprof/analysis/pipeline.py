@@ -60,14 +60,16 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
 
 
 def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int) -> dict[Component, Part]:
-    cpu = fetches.cpu_ns[made]
+    cpu, blocked = fetches.cpu_ns[made], fetches.blocked_ns()[made]
     if not workers:
-        # In the main process helper threads (rayon, OpenMP) share the work; a worker runs one thread, which then does
-        # all of it: the CPU time of the process is what a worker would need.
+        # In the main process helper threads (rayon, OpenMP) share the work, while the calling thread waits for them;
+        # a worker runs one thread, which then does all of it.
         own = fetches.spans.on_cpu_ns[made].astype(np.float64)
-        process = fetches.spans.process_cpu_ns[made].astype(np.float64)
-        cpu = cpu * np.where((own > 0) & (process > own), process / np.maximum(own, 1), 1.0)[:, None]
-    blocked = fetches.blocked_ns()[made]
+        helped = np.maximum(fetches.spans.process_cpu_ns[made].astype(np.float64) - own, 0)
+        waiting = blocked / np.maximum(blocked.sum(axis=1, keepdims=True), 1)
+        by_helpers = waiting * helped[:, None]
+        cpu = cpu + by_helpers
+        blocked = np.maximum(blocked - by_helpers, 0)
     return {
         component: Part(cpu[:, place], blocked[:, place])
         for place, component in enumerate(PARTS)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from dlprof.model.kinds import Flag, Kind, Role
 from dlprof.model.profile import Profile, Spans
@@ -37,13 +38,14 @@ def find_steps(profile: Profile) -> Steps:
     taken = requests.where((requests.flags & int(Flag.ENDED)) == 0)
     loader_of = {i.number: i.loader for i in profile.iterations if i.pid == profile.main_pid}
     loaders = np.array([loader_of.get(int(number), -1) for number in taken.iterator], dtype=np.int64)
-    loader = _training_loader(taken, loaders, optimizer)
-    if loader is None:
+    training = _training_loaders(profile, taken, loaders, optimizer)
+    if not training:
         return Steps((), None, False, 0)
+    loader = training[0]
     if loader == NO_LOADER:
         steps = _optimizer_steps(profile, spans, optimizer)
         return Steps(tuple(steps), NO_LOADER, False, 0)
-    taken = taken.where(loaders == loader)
+    taken = taken.where(np.isin(loaders, training))
     steps = _loader_steps(profile, spans, taken, optimizer)
     return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps))
 
@@ -53,17 +55,23 @@ def _of_training_process(profile: Profile) -> Spans:
     return profile.spans.where(np.isin(profile.spans.track, own))
 
 
-def _training_loader(taken: Spans, loaders: np.ndarray, optimizer: Spans) -> int | None:
+def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.int64], optimizer: Spans) -> list[int]:
+    """The training loop's loaders, that of the most optimizer steps first.
+
+    They are those whose batch was the last before an optimizer step; more than one where the script makes a new
+    DataLoader for each epoch, with the same settings.
+    """
     if not len(taken):
-        return NO_LOADER if len(optimizer) else None
+        return [NO_LOADER] if len(optimizer) else []
     if not len(optimizer):
-        return int(Counter(loaders.tolist()).most_common(1)[0][0])
-    # The loader whose batch was the last before an optimizer step, by the number of such steps.
+        return [int(Counter(loaders.tolist()).most_common(1)[0][0])]
     before = np.searchsorted(taken.end_ns, optimizer.start_ns, side="right") - 1
     before = before[before >= 0]
     if not len(before):
-        return NO_LOADER
-    return int(Counter(loaders[before].tolist()).most_common(1)[0][0])
+        return [NO_LOADER]
+    ranked = [int(loader) for loader, _ in Counter(loaders[before].tolist()).most_common()]
+    settings = {each.number: each.settings for each in profile.loaders if each.pid == profile.main_pid}
+    return [loader for loader in ranked if settings.get(loader) == settings.get(ranked[0])]
 
 
 def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans) -> list[Step]:

@@ -86,8 +86,9 @@ def judge(
         return verdict(best.bottleneck, best.component, best.saved.mid)
     if all_input_saved is not None and all_input_saved.mid >= WORTH:
         confidence = Confidence.LOW
-        largest = next(each for each in ranked if each.bottleneck in _INPUT)
-        return verdict(largest.bottleneck, largest.component, largest.saved.mid)
+        largest = next((each for each in ranked if each.bottleneck in _INPUT), None)
+        if largest is not None:
+            return verdict(largest.bottleneck, largest.component, largest.saved.mid)
     device = parts.mean.share(Cause.DEVICE_COMPUTE)
     if device >= BOUND_BY_DEVICE:
         return verdict(Bottleneck.DEVICE_COMPUTE, Component.COMPUTE, device)

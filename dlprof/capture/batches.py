@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-_LEAF_LIMIT = 4096
+_LIMIT = 4096
+"""Objects that are looked at, containers included: one may hold itself."""
 
 
 def describe(batch: Any) -> dict[str, Any]:
@@ -24,9 +25,11 @@ def describe(batch: Any) -> dict[str, Any]:
     samples: int | None = None
     tensor_type = sys.modules["torch"].Tensor
     pending = [batch]
-    while pending and len(tensors) + others < _LEAF_LIMIT:
+    for _ in range(_LIMIT):
+        if not pending:
+            break
         thing = pending.pop(0)
-        if isinstance(thing, tensor_type):
+        if isinstance(thing, tensor_type) and not thing.is_nested:
             shape = list(thing.shape)
             tensors.append([shape, str(thing.dtype).removeprefix("torch.")])
             total += thing.numel() * thing.element_size()

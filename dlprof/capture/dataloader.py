@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -30,8 +31,8 @@ class IteratorState:
         self.loader = loader
         self.number = -1
         self.last_received = -1
-        self.received: tuple[int, int, int] | None = None
-        """When the last pickled batch was read from the pipe (start, end) and its bytes."""
+        self.received: tuple[int, int, int, int] | None = None
+        """When the last pickled batch was read from the pipe (start, end), its bytes, and the thread that read."""
 
 
 class DataLoaderHooks:
@@ -89,12 +90,21 @@ class DataLoaderHooks:
                 return original(loader)
             start = now()
             session.before_iteration(loader.num_workers)
+            with self._guard("iter"):
+                self._iteration_begins(loader)
             iterator = original(loader)
             with self._guard("iter"):
                 self._iterator_made(loader, iterator, start)
             return iterator
 
         return __iter__
+
+    def _iteration_begins(self, loader: Any) -> None:
+        # An iterator with persistent workers is used again: what it sends from now on is of the next iteration, whose
+        # number is not known before it is made.
+        state = self._states.get(getattr(loader, "_iterator", None))
+        if state is not None:
+            state.number = -1
 
     def _iterator_made(self, loader: Any, iterator: Any, start: int) -> None:
         session = self._session
@@ -117,7 +127,7 @@ class DataLoaderHooks:
         def timed_receive(*args: Any, **kwargs: Any) -> Any:
             start = now()
             data = receive(*args, **kwargs)
-            state.received = (start, now(), len(data))
+            state.received = (start, now(), len(data), get_ident())
             return data
 
         queue._recv_bytes = timed_receive
@@ -189,10 +199,12 @@ class DataLoaderHooks:
             result = original(iterator)
             end = now()
             state = self._states.get(iterator)
-            if state is None or state.received is None or not session.recorder.on:
+            # With pin_memory another thread reads from the pipe, and this one gets what that one has unpickled.
+            received = None if state is None else state.received
+            if state is None or received is None or received[3] != get_ident() or not session.recorder.on:
                 return result
             with self._guard("receive"):
-                begin, read, size = state.received
+                begin, read, size, _ = received
                 state.received = None
                 if isinstance(result[0], int):
                     state.last_received = result[0]
@@ -228,7 +240,9 @@ class DataLoaderHooks:
             if not recorder.on:
                 return fetch(index)
             position = self._in_worker
-            thread = recorder.thread()
+            thread = self._thread()
+            if thread is None:
+                return fetch(index)
             thread.data_depth += 1
             in_process, runnable, cpu, start = process_cpu(), thread.runnable_ns(), thread_cpu(), now()
             try:
@@ -251,6 +265,13 @@ class DataLoaderHooks:
                     )
 
         fetcher.fetch = timed_fetch
+
+    def _thread(self) -> ThreadRecord | None:
+        try:
+            return self._session.recorder.thread()
+        except Exception as error:
+            self._session.recorder.failed("thread", error)
+            return None
 
     @contextlib.contextmanager
     def _guard(self, hook: str) -> Iterator[None]:

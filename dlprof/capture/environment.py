@@ -49,7 +49,7 @@ def cpu_quota(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> fl
     for folder in _cgroup_folders(root, own, "cpu"):
         text = _read(folder / "cpu.max")
         if text and not text.startswith("max"):
-            quotas.append(_ratio(*text.split()[:2]))
+            quotas.append(_ratio(*text.partition(" ")[::2]))
         text, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
         if text and period and not text.startswith("-"):
             quotas.append(_ratio(text, period))

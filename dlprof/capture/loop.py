@@ -41,8 +41,9 @@ class Loop:
         self._settings = settings
         self._has_optimizer = has_optimizer
         self._expects_optimizer: bool | None = None
-        self._batches: dict[int, int] = {}
-        self._recent: list[int] = []
+        self._counted = 0
+        self._pending: dict[int, int] = {}
+        self._first: int | None = None
         self._trace_at: int | None = None
         self._trace_until: int | None = None
         self._lengths: dict[int, int | None] = {}
@@ -56,24 +57,26 @@ class Loop:
 
     def batch_taken(self, loader: int) -> None:
         """The script has received one batch."""
-        self._batches[loader] = self._batches.get(loader, 0) + 1
-        if loader in self._recent:
-            self._recent.remove(loader)
-        self._recent.append(loader)
+        # Kept in the order of the last batch of each.
+        self._pending[loader] = self._pending.pop(loader, 0) + 1
 
     def optimizer_stepped(self) -> None:
-        """An optimizer has taken a step."""
+        """An optimizer has taken a step: the batches since the one before were the training loop's."""
         self.optimizer_steps += 1
-        if self._recent:
-            if self.training not in self._recent:
-                self.training = self._recent[-1]
-            self._recent.clear()
-        elif self.training in (None, OPTIMIZER_LOOP) and not self._batches:
+        if self._pending:
+            # A script may make a new DataLoader for each epoch: they count as one.
+            if self.training not in self._pending:
+                self.training = next(reversed(self._pending))
+            if self._first is None:
+                self._first = self.training
+            self._counted += self._pending[self.training]
+            self._pending.clear()
+        elif self.training is None:
             self.training = OPTIMIZER_LOOP
 
     def taken(self, loader: int) -> int:
-        """Batches that ``loader`` has given; optimizer steps for ``OPTIMIZER_LOOP``."""
-        return self.optimizer_steps if loader == OPTIMIZER_LOOP else self._batches.get(loader, 0)
+        """Batches that the training loop has taken, if ``loader`` is its loader; else optimizer steps."""
+        return self.optimizer_steps if loader == OPTIMIZER_LOOP else self._counted + self._pending.get(loader, 0)
 
     def is_training(self, loader: int) -> bool:
         """Whether ``loader`` is the training loop's, as far as can be told now."""
@@ -149,7 +152,7 @@ class Loop:
         """First traced batch and how many; from the end of the first epoch where that is shorter than the run."""
         settings = self._settings
         begin = settings.warmup + (settings.steps or _TRACE_AFTER_STEPS_IF_ALL)
-        length = self._lengths.get(loader)
+        length = self._lengths.get(loader if self._first is None else self._first)
         if length is None or length >= begin + settings.trace_steps:
             return begin, settings.trace_steps
         # Half of what is left of the epoch stays untraced: the step time comes from there.

@@ -1,4 +1,4 @@
-"""What a script may say about itself: ``dlprof.span`` and ``dlprof.iterate``. Without dlprof running, both do nothing."""
+"""What a script may say about itself: ``dlprof.span`` and ``dlprof.iterate``. Both do nothing without dlprof."""
 
 from __future__ import annotations
 
@@ -78,17 +78,20 @@ class _Iterated(Iterator[T]):
             batch = next(self._batches)
             ended = False
         finally:
-            request.thread.writer.add(
-                Kind.FETCH,
-                start,
-                now(),
-                self._count,
-                self._number,
-                0,
-                thread_cpu() - cpu,
-                request.thread.runnable_ns() - runnable,
-                process_cpu() - in_process,
-            )
+            try:
+                request.thread.writer.add(
+                    Kind.FETCH,
+                    start,
+                    now(),
+                    self._count,
+                    self._number,
+                    0,
+                    thread_cpu() - cpu,
+                    request.thread.runnable_ns() - runnable,
+                    process_cpu() - in_process,
+                )
+            except Exception as error:
+                session.recorder.failed("iterate", error)
             session.after_request(
                 request, ended=ended, batch=batch, number=self._count, iterator=self._number, ready=-1
             )

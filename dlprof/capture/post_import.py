@@ -6,6 +6,7 @@ Importing torch or tokenizers ourselves would change what the script does and wh
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -24,19 +25,31 @@ class PostImportFinder(MetaPathFinder):
 
     def __init__(self, hooks: dict[str, Hook]) -> None:
         self._hooks = hooks
+        self._asking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the other finders' answer, with the hook tied to its loader."""
         hook = self._hooks.get(fullname)
-        if hook is None:
+        # Another finder may ask all finders as well, this one included.
+        if hook is None or getattr(self._asking, "name", None) == fullname:
             return None
+        before = getattr(self._asking, "name", None)
+        self._asking.name = fullname
+        try:
+            spec = self._ask_others(fullname, path, target)
+        finally:
+            self._asking.name = before
+        if spec is not None:
+            _call_after(spec, hook)
+        return spec
+
+    def _ask_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(fullname, path, target) if find else None
             if spec is not None:
-                _call_after(spec, hook)
                 return spec
         return None
 

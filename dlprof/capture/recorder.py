@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dlprof.formats.event_file import EventWriter
 from dlprof.formats.settings_file import Settings
-from dlprof.formats.span_file import RECORD_BYTES, UNKNOWN, SpanWriter
+from dlprof.formats.span_file import RECORD_BYTES, UNKNOWN, DiskBudget, SpanWriter
 from dlprof.model.kinds import Kind, Role
 
 now = time.monotonic_ns
@@ -30,10 +31,11 @@ class ThreadRecord:
         data_depth: How many requests for a batch, or fetches of one, it is inside of: data work is recorded only there.
     """
 
-    __slots__ = ("__weakref__", "_schedstat", "data_depth", "writer")
+    __slots__ = ("__weakref__", "_at_end", "_schedstat", "data_depth", "writer")
 
-    def __init__(self, writer: SpanWriter) -> None:
+    def __init__(self, writer: SpanWriter, at_end: Callable[[SpanWriter], None]) -> None:
         self.writer = writer
+        self._at_end = at_end
         self.data_depth = 0
         try:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -44,7 +46,12 @@ class ThreadRecord:
         """Time this thread has waited for a core since it began, or 0 where the system does not say."""
         if self._schedstat < 0:
             return 0
-        return int(os.pread(self._schedstat, 64, 0).split()[1])
+        try:
+            return int(os.pread(self._schedstat, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            # The script has closed our file.
+            self._schedstat = -1
+            return 0
 
     @property
     def knows_runnable(self) -> bool:
@@ -55,6 +62,7 @@ class ThreadRecord:
         """Write what is left and close the files."""
         with contextlib.suppress(OSError):
             self.writer.close()
+        self._at_end(self.writer)
         if self._schedstat >= 0:
             os.close(self._schedstat)
 
@@ -65,6 +73,7 @@ class ThreadRecord:
             if self._schedstat >= 0:
                 os.close(self._schedstat)
         self.writer = _NO_WRITER
+        self._at_end = _no_count
         self._schedstat = -1
 
     def __del__(self) -> None:
@@ -94,6 +103,8 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._events: EventWriter | None = None
         self._lock = threading.Lock()
+        self._budget = DiskBudget(self.settings.max_disk_bytes)
+        self._of_ended_threads = {"recorded": 0, "lost": 0}
 
     def after_fork(self) -> None:
         """Start again in a forked child: what the parent has not written yet is the parent's."""
@@ -123,8 +134,8 @@ class Recorder:
         if role is None:
             is_main = threading.current_thread() is threading.main_thread()
             role = self.role if is_main else Role.THREAD
-        writer = SpanWriter(self.folder, role, threading.get_native_id(), self.settings.max_disk_bytes)
-        record = ThreadRecord(writer)
+        writer = SpanWriter(self.folder, role, threading.get_native_id(), self._budget)
+        record = ThreadRecord(writer, self._thread_ended)
         if not record.knows_runnable:
             self.notice("no-schedstat")
         self._local.record = record
@@ -177,12 +188,16 @@ class Recorder:
                 thread.writer.flush()
 
     def counts(self) -> dict[str, int]:
-        """How many spans were recorded and lost so far, over all threads alive."""
+        """How many spans were recorded and lost so far, over all threads, ended ones included."""
         writers = [thread.writer for thread in list(self._threads)]
         return {
-            "recorded": sum(writer.recorded for writer in writers),
-            "lost": sum(writer.lost for writer in writers),
+            key: count + sum(getattr(writer, key) for writer in writers)
+            for key, count in self._of_ended_threads.items()
         }
+
+    def _thread_ended(self, writer: SpanWriter) -> None:
+        for key in self._of_ended_threads:
+            self._of_ended_threads[key] += getattr(writer, key)
 
 
 class _NoWriter:
@@ -193,6 +208,10 @@ class _NoWriter:
 
 
 _NO_WRITER: Any = _NoWriter()
+
+
+def _no_count(_: Any) -> None:
+    return
 
 
 def _process_facts(role: Role) -> dict[str, Any]:

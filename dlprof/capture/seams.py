@@ -96,7 +96,7 @@ class Sampled:
 
     def passes(self) -> bool:
         """Whether this call goes untimed."""
-        if self._left:
+        if self._left > 0:
             self._left -= 1
             return True
         return False
@@ -119,7 +119,7 @@ def _wrap_all(recorder: Recorder, callables: tuple[tuple[str, Kind], ...], modul
         for parent in parents:
             owner = getattr(owner, parent, None)
         # A class that merely inherits the callable is left alone: its base is, or will be, in the table.
-        original = vars(owner).get(name) if owner is not None else None
+        original = getattr(owner, "__dict__", {}).get(name)
         if not callable(original):
             continue
         try:

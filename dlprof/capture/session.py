@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -22,6 +23,9 @@ from dlprof.capture.tracing import Tracer
 from dlprof.formats.progress_file import ALL_STEPS, Phase, ProgressWriter
 from dlprof.formats.settings_file import Settings
 from dlprof.model.kinds import Flag, Kind, Role
+
+STOP_SIGNAL = signal.SIGRTMAX - 7
+"""Ends the script when its batches are requested by another thread than the main one. Nothing else uses it."""
 
 
 class Request:
@@ -52,6 +56,7 @@ class Session:
         self._settings = settings
         self._began_ns = now()
         self._begin()
+        self._main_listens = _listen_in_main_thread()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._at_exit)
 
@@ -59,8 +64,10 @@ class Session:
         self._loop = Loop(self._settings, _any_optimizer)
         self._tracer = Tracer(self.recorder)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._by_id: dict[int, int] = {}
         self._loader_count = 0
         self._iterator_count = 0
+        self._counted = OPTIMIZER_LOOP
         self._body: tuple[int, int, int, int, int, int] | None = None
         self._progress: ProgressWriter | None = None
         self._wait_ns = 0
@@ -79,14 +86,25 @@ class Session:
 
     def loader_number(self, loader: Any, describe: Any) -> int:
         """The number of a DataLoader (from 1), described in an event when it is first seen."""
-        number = self._loaders.get(loader)
+        number = self._known_number(loader)
         if number is None:
             self._loader_count += 1
-            number = self._loaders[loader] = self._loader_count
+            number = self._loader_count
+            try:
+                self._loaders[loader] = number
+            except TypeError:
+                # Lists and the like, given to ``dlprof.iterate``, can be neither weakly referenced nor hashed.
+                self._by_id[id(loader)] = number
             facts: dict[str, Any] = describe(loader)
             self._loop.loader_made(number, facts.get("length"))
             self.recorder.event("loader", id=number, **facts)
         return number
+
+    def _known_number(self, loader: Any) -> int | None:
+        try:
+            return self._loaders.get(loader)
+        except TypeError:
+            return self._by_id.get(id(loader))
 
     def before_iteration(self, workers: int) -> None:
         """A loader is about to make or reset its iterator."""
@@ -180,9 +198,7 @@ class Session:
         thread = request.thread
         if loader not in self._batch_described and loop.taken(loader) > self._settings.warmup:
             self._batch_described.add(loader)
-            begin = now()
-            self.recorder.event("batch", loader=loader, **batches.describe(batch))
-            thread.writer.add(Kind.OWN, begin, now(), name=self.recorder.name("describe-batch"))
+            self._describe(loader, batch, thread)
         if loop.taken(loader) > self._settings.warmup and loop.training in (None, loader):
             self._wait_ns += end - request.start
             self._measured_ns += end - request.start
@@ -190,6 +206,17 @@ class Session:
         if self._body is None:
             self._body = (loader, number, iterator, process_cpu(), thread.runnable_ns(), thread_cpu())
             self._body_start = now()
+
+    def _describe(self, loader: int, batch: Any, thread: ThreadRecord) -> None:
+        begin = now()
+        try:
+            facts = batches.describe(batch)
+        except Exception as error:
+            # Of a batch that is odd inside only this is lost: what handing it over would cost.
+            self.recorder.notice("hook-failed", hook="describe-batch", error=f"{type(error).__name__}: {error}")
+            return
+        self.recorder.event("batch", loader=loader, **facts)
+        thread.writer.add(Kind.OWN, begin, now(), name=self.recorder.name("describe-batch"))
 
     def _end_body(self, loader: int) -> None:
         if self._body is None:
@@ -261,14 +288,17 @@ class Session:
             self.recorder.event("stop", monotonic_ns=self._stop_ns)
             self.recorder.flush_all()
             with contextlib.suppress(OSError):
-                self._write_progress(self._loop.training or OPTIMIZER_LOOP, self._stop_ns)
-        if threading.current_thread() is threading.main_thread():
-            raise SystemExit(0)
+                self._write_progress(self._counted, self._stop_ns)
+        if threading.current_thread() is not threading.main_thread() and self._main_listens:
+            # The main thread gets it from the signal's handler; here it ends the thread, which asks for batches.
+            signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
+        raise SystemExit(0)
 
     def _write_progress(self, loader: int, when: int) -> None:
         loop = self._loop
         if loop.training not in (None, loader):
             return
+        self._counted = loader
         if self._progress is None:
             self._progress = ProgressWriter(self.recorder.folder)
         taken = loop.taken(loader)
@@ -324,8 +354,13 @@ class Session:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
-        if self.recorder.role is not Role.MAIN:
-            return
+        try:
+            if self.recorder.role is Role.MAIN:
+                self._finish()
+        except Exception as error:
+            self.recorder.failed("exit", error)
+
+    def _finish(self) -> None:
         error = getattr(sys, "last_value", None)
         # A step that no further request has ended is not a step: what came after it was something else.
         try:
@@ -342,6 +377,20 @@ class Session:
                 spans=self.recorder.counts(),
                 torch=_torch_facts(),
             )
+
+
+def _listen_in_main_thread() -> bool:
+    """Let other threads end the script from its main thread; False where the signal is taken."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(STOP_SIGNAL) is not signal.SIG_DFL:
+        return False
+
+    def end(*_: Any) -> None:
+        raise SystemExit(0)
+
+    signal.signal(STOP_SIGNAL, end)
+    return True
 
 
 def _any_optimizer() -> bool:

@@ -118,8 +118,11 @@ class Tracer:
     def _yielding(self, original: Any) -> Any:
         def start_users(*args: Any, **kwargs: Any) -> Any:
             if self._profile is not None:
-                self.stop()
-                self._recorder.notice("trace-yielded-user-profiler")
+                try:
+                    self.stop()
+                    self._recorder.notice("trace-yielded-user-profiler")
+                except Exception as error:
+                    self._recorder.notice("trace-failed", error=f"{type(error).__name__}: {error}")
             return original(*args, **kwargs)
 
         return start_users

@@ -47,9 +47,9 @@ def _enter(recorder: Recorder, position: WorkerPosition, arguments: dict[str, An
     recorder.become(Role.WORKER)
     recorder.event("worker", number=arguments["worker_id"])
     thread = recorder.thread()
-    handed_over: deque[tuple[int, int]] = deque()
+    handed_over: deque[tuple[int, int, int]] = deque()
     data_queue = arguments["data_queue"]
-    _watch_pipe(recorder, data_queue, handed_over, position)
+    _watch_pipe(recorder, data_queue, handed_over)
     arguments["index_queue"] = TimedIndexQueue(recorder, arguments["index_queue"], thread, position, started)
     arguments["data_queue"] = TimedDataQueue(recorder, data_queue, thread, position, handed_over)
 
@@ -72,9 +72,8 @@ class TimedIndexQueue:
         start = self._waiting_since or now()
         self._waiting_since = start
         if self._started is not None:
-            self._thread.writer.add(Kind.WORKER_START, self._started, start)
+            self._ready(self._started, start)
             self._started = None
-            self._thread.writer.flush()
         task = self._queue.get(*args, **kwargs)
         self._waiting_since = None
         if self._recorder.on:
@@ -83,6 +82,13 @@ class TimedIndexQueue:
             except Exception as error:
                 self._recorder.failed("index-queue", error)
         return task
+
+    def _ready(self, started: int, ready: int) -> None:
+        try:
+            self._thread.writer.add(Kind.WORKER_START, started, ready)
+            self._thread.writer.flush()
+        except Exception as error:
+            self._recorder.failed("worker-start", error)
 
     def _took(self, task: Any, start: int) -> None:
         position = self._position
@@ -106,7 +112,7 @@ class TimedDataQueue:
         queue: Any,
         thread: ThreadRecord,
         position: WorkerPosition,
-        handed_over: deque[tuple[int, int]],
+        handed_over: deque[tuple[int, int, int]],
     ) -> None:
         self._recorder = recorder
         self._queue = queue
@@ -118,7 +124,7 @@ class TimedDataQueue:
         """As the queue's own."""
         start = now()
         number = item[0] if isinstance(item[0], int) else -1
-        self._handed_over.append((number, start))
+        self._handed_over.append((number, self._position.generation, start))
         self._queue.put(item, *args, **kwargs)
         if self._recorder.on:
             try:
@@ -131,7 +137,7 @@ class TimedDataQueue:
         return getattr(self._queue, name)
 
 
-def _watch_pipe(recorder: Recorder, queue: Any, handed_over: deque[tuple[int, int]], position: WorkerPosition) -> None:
+def _watch_pipe(recorder: Recorder, queue: Any, handed_over: deque[tuple[int, int, int]]) -> None:
     # The feeder thread pickles an item and then calls this: what passed since the item was handed over, or since the
     # item before it was sent, is pickling.
     send = getattr(queue, "_send_bytes", None)
@@ -146,14 +152,13 @@ def _watch_pipe(recorder: Recorder, queue: Any, handed_over: deque[tuple[int, in
         start = now()
         send(data, *args, **kwargs)
         end = now()
-        number, handed = handed_over.popleft() if handed_over else (-1, start)
+        number, generation, handed = handed_over.popleft() if handed_over else (-1, -1, start)
         if not recorder.on:
             return
         try:
             writer = recorder.thread(Role.FEEDER).writer
             pickling = max(handed, last_sent)
             cpu = thread_cpu()
-            generation = position.generation
             writer.add(Kind.PICKLE, pickling, start, number, generation, on_cpu_ns=cpu - last_cpu)
             writer.add(Kind.SEND, start, end, number, generation, value=len(data))
             writer.flush()

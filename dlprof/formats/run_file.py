@@ -21,6 +21,12 @@ NAME = "run.dlprof"
 FORMAT = "dlprof.run/1"
 
 
+class _Format(msgspec.Struct):
+    """What every version of the file says."""
+
+    format: str
+
+
 class _Saved(msgspec.Struct):
     format: str
     profile: dict[str, Any]
@@ -34,7 +40,11 @@ def save(profile: Profile, path: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    rest = {field.name: getattr(profile, field.name) for field in fields(profile) if field.name != "spans"}
+    rest = {
+        field.name: _encodable(msgspec.to_builtins(getattr(profile, field.name)))
+        for field in fields(profile)
+        if field.name != "spans"
+    }
     columns = {name: getattr(profile.spans, name).astype("<i8").tobytes() for name in Spans.COLUMNS}
     saved = _Saved(FORMAT, rest, columns, list(profile.spans.names))
     part = path.with_name(path.name + ".part")
@@ -50,7 +60,7 @@ def load(path: Path) -> Profile:
     """
     try:
         data = gzip.decompress(path.read_bytes())
-        saved = msgspec.msgpack.decode(data, type=_Saved)
+        version = msgspec.msgpack.decode(data, type=_Format).format
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _no_run(path) from error
@@ -59,14 +69,15 @@ def load(path: Path) -> Profile:
         ) from error
     except (EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise _no_run(path) from error
-    if saved.format != FORMAT:
+    if version != FORMAT:
         raise UnreadableInputError(
             "run-of-other-version",
-            f"{path} is in format {saved.format!r}; this dlprof reads {FORMAT}.",
+            f"{path} is in format {version!r}; this dlprof reads {FORMAT}.",
             "Use the dlprof version that wrote it, or run the script again.",
         )
-    columns = {name: np.frombuffer(data, dtype="<i8").astype(np.int64) for name, data in saved.columns.items()}
     try:
+        saved = msgspec.msgpack.decode(data, type=_Saved)
+        columns = {name: np.frombuffer(part, dtype="<i8").astype(np.int64) for name, part in saved.columns.items()}
         spans = Spans(**columns, names=tuple(saved.names))
         parts = {
             field.name: msgspec.convert(saved.profile[field.name], type=_TYPES[field.name])
@@ -74,8 +85,19 @@ def load(path: Path) -> Profile:
             if field.name != "spans"
         }
         return Profile(**parts, spans=spans)
-    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise _no_run(path) from error
+
+
+def _encodable(value: Any) -> Any:
+    """File names that are not UTF-8 have parts that no text format can hold: those are written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(each) for each in value]
+    return value
 
 
 def _no_run(path: Path) -> UnreadableInputError:

@@ -11,6 +11,7 @@ The writer runs in the profiled script and uses the standard library only; the r
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -37,28 +38,47 @@ _BUFFER_RECORDS = 512
 UNKNOWN = -1
 
 
+class DiskBudget:
+    """Bytes that a process may still write, over all its threads."""
+
+    __slots__ = ("_left_bytes",)
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._left_bytes = limit_bytes
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether there is room for that much more, which then counts as written."""
+        if size_bytes > self._left_bytes:
+            return False
+        self._left_bytes -= size_bytes
+        return True
+
+
 class SpanWriter:
     """Appends one thread's spans to its file. Used by that thread only.
 
     Args:
         folder: The recording folder.
         role: What the thread is for.
-        limit_bytes: The file never grows past this.
+        thread_id: Its native id.
+        budget: What the process may still write, shared by its threads.
 
     Raises:
         OSError: The file cannot be made; from ``flush`` also when it cannot be written.
     """
 
-    def __init__(self, folder: str, role: Role, thread_id: int, limit_bytes: int) -> None:
-        pid = os.getpid()
+    def __init__(self, folder: str, role: Role, thread_id: int, budget: DiskBudget) -> None:
+        pid = self._pid = os.getpid()
         path = f"{folder}/{pid}-{thread_id}{SUFFIX}"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._buffer = bytearray(RECORD_BYTES * _BUFFER_RECORDS)
         self._used = 0
-        self._left_bytes = limit_bytes
+        self._budget = budget
         self.recorded = 0
         self.lost = 0
-        if os.fstat(self._fd).st_size == 0:
+        about = os.fstat(self._fd)
+        self._file = (about.st_dev, about.st_ino)
+        if about.st_size == 0:
             header = _HEADER.pack(
                 _MAGIC,
                 VERSION,
@@ -124,14 +144,25 @@ class SpanWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand the recorded spans to the operating system, which keeps them whatever becomes of the process."""
+        """Hand the recorded spans to the operating system, which keeps them whatever becomes of the process.
+
+        Raises:
+            OSError: They cannot be written, or the script has closed our file.
+        """
         used, self._used = self._used, 0
-        if used > self._left_bytes:
+        # In a forked child the spans in memory are the parent's to write.
+        if not used or os.getpid() != self._pid:
+            return
+        if not self._budget.take(used):
             self.lost += used // RECORD_BYTES
             return
-        self._left_bytes -= used
-        if used:
-            os.write(self._fd, memoryview(self._buffer)[:used])
+        # Scripts that close all descriptors may have given the number of ours to a file of their own.
+        about = os.fstat(self._fd)
+        if (about.st_dev, about.st_ino) != self._file:
+            raise OSError(errno.EBADF, "the script has closed the file")
+        left = memoryview(self._buffer)[:used]
+        while left:
+            left = left[os.write(self._fd, left) :]
 
     def close(self) -> None:
         """Flush and close the file."""
