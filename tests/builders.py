@@ -375,37 +375,37 @@ class _Loop:
     # -- making a batch
 
     def _fetch(self, plan: StepPlan, start: int, track: int, batch: int = -1) -> None:
+        # A span is written when it ends, so an outer one comes after those inside it.
         end = start + plan.fetch()
         busy = plan.fetch() - plan.blocked - plan.no_core
-        whole = {"batch": self.batch if batch < 0 else batch, "iterator": self.iterator}
-        self._add(
-            Kind.FETCH,
-            start,
-            end,
-            track=track,
-            on_cpu_ns=busy,
-            runnable_ns=plan.no_core,
-            process_cpu_ns=busy + plan.helpers,
-            value=plan.items,
-            **whole,
-        )
         share = busy / plan.fetch() if plan.fetch() else 0
         now = start
         for number in range(plan.items):
-            item = sum(length // plan.items for _, length in plan.parts())
-            value = self.batch * plan.items + number
-            self._add(Kind.GETITEM, now, now + item, track=track, value=value)
+            began = now
             for kind, length in plan.parts():
                 until = now + length // plan.items
                 if kind is not None and length:
                     self._add(kind, now, until, track=track, on_cpu_ns=round(share * (until - now)))
                 now = until
+            self._add(Kind.GETITEM, began, now, track=track, value=self.batch * plan.items + number)
         if plan.whole_collate():
             began = end - plan.whole_collate()
-            self._add(Kind.COLLATE, began, end, track=track, on_cpu_ns=round(share * (end - began)))
             if plan.tokenizer_in_collate:
                 until = began + plan.tokenizer_in_collate
                 self._add(Kind.TOKENIZER, began, until, track=track, on_cpu_ns=round(share * (until - began)))
+            self._add(Kind.COLLATE, began, end, track=track, on_cpu_ns=round(share * (end - began)))
+        self._add(
+            Kind.FETCH,
+            start,
+            end,
+            track=track,
+            batch=self.batch if batch < 0 else batch,
+            iterator=self.iterator,
+            on_cpu_ns=busy,
+            runnable_ns=plan.no_core,
+            process_cpu_ns=busy + plan.helpers,
+            value=plan.items,
+        )
 
     # -- workers
 

@@ -102,7 +102,8 @@ class DataLoaderHooks:
     def _iteration_begins(self, loader: Any) -> None:
         # An iterator with persistent workers is used again: what it sends from now on is of the next iteration, whose
         # number is not known before it is made.
-        state = self._states.get(getattr(loader, "_iterator", None))
+        iterator = getattr(loader, "_iterator", None)
+        state = self._states.get(iterator) if iterator is not None else None
         if state is not None:
             state.number = -1
 

@@ -201,18 +201,20 @@ class _Simulation:
     def _begin(self, at: Ints, slot: Ints, blocked: Floats, cpu: Floats) -> None:
         """Start a blocked phase that an on-CPU phase follows, or the latter at once where nothing blocks."""
         s = self.state
-        s.blocked_end[at, slot] = np.where(blocked > 0, s.clock[at] + blocked, _NEVER)
+        blocks = blocked > 0
         s.cpu_after[at, slot] = cpu
-        now = blocked <= 0
-        self._compute(at[now], slot[now])
+        waiting = at[blocks]
+        s.blocked_end[waiting, slot[blocks]] = s.clock[waiting] + blocked[blocks]
+        self._compute(at[~blocks], slot[~blocks])
 
     def _compute(self, at: Ints, slot: Ints) -> None:
         """Start the on-CPU phase of a main or fetching thread; the latter waits for its feeder to end."""
         s = self.state
-        feeder_end = s.cpu_end[at, np.where(slot > 0, slot + self.width, 0)]
+        fetches = slot > 0
+        feeder_end = s.cpu_end[at, slot + self.width * fetches]
         waits = feeder_end < _NEVER
         s.cpu_end[at, slot] = np.where(waits, feeder_end, s.cpu_clock[at]) + s.cpu_after[at, slot]
-        s.load[at] += np.where(slot == 0, s.main_width[at], np.where(waits, 0.0, 1.0))
+        s.load[at] += np.where(fetches, ~waits, s.main_width[at])
 
     def _fetch(self, at: Ints, worker: Ints) -> None:
         """Let idle workers start the next batch, where one is requested of them."""

@@ -44,7 +44,7 @@ _MAIN_BOUND = 0.95
 _MIN_STEPS = 120
 _MAX_RESAMPLE = 160
 """Batches drawn per replica at most: more would only make the intervals of very long runs narrower."""
-_RECONCILIATIONS, _RECONCILING_REPLICAS = 3, 8
+_FIT_ROUNDS, _FIT_REPLICAS, _FIT_TOLERANCE = 4, 16, 0.005
 
 _IN_MAIN = frozenset({Component.SAMPLER})
 """Done in the main process also where there are workers: it makes the indices when it requests a batch."""
@@ -121,20 +121,20 @@ def simulate_calibrated(
     Returns:
         The ratios to the baseline and how far the simulated baseline is off.
     """
-    now = in_force(pipeline)
     draws = _draw(pipeline.step_ns.size, replicas, seed)
-    alone = _reconcile(pipeline, draws)
-    measured = float(pipeline.step_ns.mean())
-    step, main = _simulate(alone, [now], draws)
-    error_ratio = float(step.mean() / measured - 1)
-    in_main = main.mean() + pipeline.receive_cpu_ns.mean()
-    late_ns = max(measured - float(step.mean()), 0.0) if in_main > _MAIN_BOUND * step.mean() else 0.0
-    steps, _ = _simulate(alone, [now, *scenarios], draws, late_ns=late_ns)
-    to_measured = measured / steps[0].mean()
-    scales = [to_measured if _queued(it) or not pipeline.workers else 1.0 for it in scenarios]
-    others = steps[1:] * np.array(scales)[:, None]
+    fit = _fit(pipeline, draws)
+    now = in_force(pipeline)
+    floor = replace(now, without_input=True)
+    steps, _ = _simulate(fit.alone, [now, *scenarios, floor], draws, late_ns=fit.late_ns)
+    to_measured = float(pipeline.step_ns.mean() / steps[0].mean())
+    others = steps[1:-1].copy()
+    for row, scenario in enumerate(scenarios):
+        if pipeline.workers and _queued(scenario):
+            others[row] *= to_measured
+            if scenario != now:
+                others[row] = np.maximum(others[row], steps[-1])
     baseline = steps[0] * to_measured
-    return Simulated(others / baseline, baseline, error_ratio)
+    return Simulated(others / baseline, baseline, fit.error_ratio)
 
 
 def simulate(pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0) -> Floats:
@@ -157,7 +157,7 @@ def simulate(pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int
         ValueError: If no batch was measured.
     """
     draws = _draw(pipeline.step_ns.size, replicas, seed)
-    return _simulate(_reconcile(pipeline, draws), scenarios, draws)[0]
+    return _simulate(_fit(pipeline, draws).alone, scenarios, draws)[0]
 
 
 def _queued(scenario: Scenario) -> bool:
@@ -193,20 +193,39 @@ def _draw(batches: int, replicas: int, seed: int) -> Ints:
     return rng.permuted(np.tile(resampled, -(-_MIN_STEPS // size)), axis=1)
 
 
-def _reconcile(pipeline: Pipeline, draws: Ints) -> Pipeline:
-    """Take the waiting for a core out of the main part that the simulated competition in force explains."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """What comparing the simulated with the measured settings in force taught.
+
+    Attributes:
+        alone: The pipeline, its main part as it would be without competition for the cores.
+        error_ratio: Simulated over measured mean step, minus 1.
+        late_ns: Blocked time per received batch that explains the difference; 0 where it need not be there.
+    """
+
+    alone: Pipeline
+    error_ratio: float
+    late_ns: float
+
+
+def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
+    """Simulate the settings in force, and take out of the main part what competition explains of it."""
+    few = draws[:_FIT_REPLICAS]
     measured = pipeline.main_wall_ns
-    if not pipeline.workers or not measured.any():
-        return pipeline
     cpu = pipeline.main_cpu_ns
     floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
-    few = draws[:_RECONCILING_REPLICAS]
-    for _ in range(_RECONCILIATIONS):
-        alone = pipeline.main_wall_ns
-        _, main = _simulate(pipeline, [in_force(pipeline)], few)
-        excess = (main.mean() - measured[few].mean()) / alone[few].mean()
-        pipeline = replace(pipeline, main_wall_ns=np.clip(alone * (1 - excess), floor, measured))
-    return pipeline
+    alone = pipeline
+    for _ in range(_FIT_ROUNDS):
+        step, main = (float(it.mean()) for it in _simulate(alone, [in_force(pipeline)], few))
+        excess_ns = main - float(measured[few].mean())
+        if abs(excess_ns) <= _FIT_TOLERANCE * main:
+            break
+        shrunk = alone.main_wall_ns * (1 - excess_ns / alone.main_wall_ns[few].mean())
+        alone = replace(alone, main_wall_ns=np.clip(shrunk, floor, measured))
+    step_ns = float(pipeline.step_ns[few].mean())
+    main_bound = main + float(pipeline.receive_cpu_ns.mean()) > _MAIN_BOUND * step
+    late_ns = max(step_ns - step, 0.0) if pipeline.workers and main_bound else 0.0
+    return _Fit(alone, step / step_ns - 1, late_ns)
 
 
 def _inline_ns(pipeline: Pipeline, scenario: Scenario) -> Nanoseconds:

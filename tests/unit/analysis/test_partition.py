@@ -74,6 +74,14 @@ def test_dlprofs_own_work_between_the_parts_of_a_step_is_nobodys():
     assert parts.mean.step_ns == 150
 
 
+@pytest.mark.xfail(strict=True, reason="spans of all processes are counted")
+@pytest.mark.parametrize("kind", [Kind.USER_DEVICE, Kind.CHECKPOINT])
+def test_what_another_process_does_is_not_this_steps_cause(kind):
+    tracks = (*CPU_TRACKS, Track(999, 1, Role.MAIN, 1))
+    parts = partition(recorded([Span(kind, 50, 100, 2)], tracks=tracks), steps_of(one_step((0, 50), (50, 100))))
+    assert parts.mean.ns[Cause.OTHER] == 50
+
+
 def test_without_measured_steps_there_is_nothing_to_cut():
     found = profile(step(input_wait=ms(30), compute=ms(10), traced=True) * 5)
     assert partition(found, find_steps(found)) is None

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dlprof.capture.session import Session
 from dlprof.formats.event_file import SUFFIX, read_events
 from dlprof.formats.settings_file import Settings
 from dlprof.formats.span_file import read_spans, record_dtype
@@ -16,11 +19,17 @@ from dlprof.model.kinds import Kind
 PLENTY = 1 << 30
 
 
-def asked(
-    steps: int | None = None, warmup: int = 0, trace_steps: int = 0, max_disk_bytes: int = PLENTY
-) -> Settings:
+def asked(steps: int | None = None, warmup: int = 0, trace_steps: int = 0, max_disk_bytes: int = PLENTY) -> Settings:
     """Settings that neither trace nor stop unless told to."""
     return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid())
+
+
+def begin(folder: Path, **settings: Any) -> Session:
+    """A session that leaves no handlers in this process; settings as ``asked``'s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.register_at_fork", lambda **_: None)
+        patch.setattr("atexit.register", lambda function: function)
+        return Session(str(folder), asked(**settings))
 
 
 @dataclass(frozen=True)

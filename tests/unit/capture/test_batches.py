@@ -8,7 +8,7 @@ import torch
 
 from dlprof.capture.batches import describe
 
-Pair = namedtuple("Pair", "inputs labels")  # noqa: PYI024 - as users write it
+Pair = namedtuple("Pair", "inputs labels")
 INPUTS, LABELS = torch.zeros(8, 3, dtype=torch.float16), torch.zeros(8, dtype=torch.int64)
 BOTH = {"tensors": [[[8, 3], "float16"], [[8], "int64"]], "bytes": 48 + 64, "samples": 8, "others": 0}
 
@@ -73,7 +73,7 @@ def test_of_a_batch_of_countless_objects_a_bounded_number_is_described():
     assert 4096 <= found["others"] < 5000
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch refuses to tell a nested tensor's shape; the error ends all recording")
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch does not tell a nested tensor's shape")
 def test_a_nested_tensor_does_not_end_the_recording():
     with pytest.warns(UserWarning, match="nested"):
         ragged = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])

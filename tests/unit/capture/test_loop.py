@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,7 +18,7 @@ def asked(steps: int | None = 50, warmup: int = 5, trace_steps: int = 10) -> Set
     return Settings(steps, warmup, trace_steps, 1 << 30, 0)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The script was told to end."""
 
 
@@ -42,7 +44,8 @@ class Script:
         self.questions += 1
         return self.optimizer_exists
 
-    def _between(self, loader: int) -> None:
+    def between(self, loader: int) -> None:
+        """What is done before a loader is asked."""
         action = self.loop.next_action(loader, tracing=self.tracing)
         if action is Action.START_TRACE:
             self.tracing = not self.refuses_trace
@@ -53,7 +56,7 @@ class Script:
             self.end_trace()
         if action is Action.STOP:
             self.tracing = False
-            raise Stopped
+            raise StoppedError
 
     def end_trace(self) -> None:
         """As at the end of an epoch, or when the trace became too large."""
@@ -63,7 +66,7 @@ class Script:
                 self.loop.trace_ended(self.loop.taken(self.loop.training))
 
     def take(self, loader: int = TRAIN) -> None:
-        self._between(loader)
+        self.between(loader)
         if self.tracing:
             self.traced.append(self.loop.taken(loader))
         self.loop.batch_taken(loader)
@@ -78,14 +81,14 @@ class Script:
             self.take()
             if number % every == every - 1:
                 self.step()
-        self._between(TRAIN)
+        self.between(TRAIN)
         self.end_trace()
 
     def validate(self, batches: int) -> None:
         self.loop.loader_made(VALIDATE, batches)
         for _ in range(batches):
             self.take(VALIDATE)
-        self._between(VALIDATE)
+        self.between(VALIDATE)
 
     def infer(self, batches: int) -> None:
         self.loop.loader_made(TRAIN, None)
@@ -98,10 +101,19 @@ class Script:
 
 def until_stopped(script: Script, epochs: int, batches: int, known_length: bool = True) -> int:
     """Train until told to stop; how many batches were taken."""
-    with pytest.raises(Stopped):
-        for _ in range(epochs):
-            script.train(batches, length=batches if known_length else None)
+    again_until_stopped(lambda: script.train(batches, length=batches if known_length else None), epochs)
     return script.taken()
+
+
+def again_until_stopped(play: Callable[[], None], at_most: int = 1000) -> None:
+    """Do it again and again; being told to stop has to end it."""
+
+    def often() -> None:
+        for _ in range(at_most):
+            play()
+
+    with pytest.raises(StoppedError):
+        often()
 
 
 # ---- warm-up, measured, traced ---------------------------------------------------------------------------------------
@@ -191,7 +203,7 @@ def test_a_trace_that_ended_with_the_epoch_is_not_started_again_and_its_steps_ar
     script.train(25, length=None)
     assert script.traced == [20, 21, 22, 23, 24]
     script.loop.trace_ended(25)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.train(100)
     assert script.traced == [20, 21, 22, 23, 24]
     assert script.taken() == 25
@@ -205,7 +217,7 @@ def test_a_trace_that_became_too_large_counts_as_far_as_it_went():
         script.step()
     assert script.tracing
     script.end_trace()
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.train(100)
     assert script.traced == [15, 16, 17]
     assert script.taken() == 23
@@ -225,7 +237,7 @@ def test_a_trace_that_the_users_own_profiler_ended_counts_as_far_as_it_went():
         script.step()
     # Nobody tells the loop.
     script.tracing = False
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.train(100)
     assert script.taken() == 23
 
@@ -243,29 +255,33 @@ def test_validation_first_is_not_the_training_loop():
 
 def test_validation_between_epochs_does_not_count():
     script = Script(asked(steps=50, warmup=5, trace_steps=10))
-    with pytest.raises(Stopped):
-        for _ in range(9):
-            script.train(30, length=30)
-            script.validate(100)
+
+    def epoch() -> None:
+        script.train(30, length=30)
+        script.validate(100)
+
+    again_until_stopped(epoch)
     assert script.taken() == 65
     assert script.traced == list(range(20, 30))
 
 
 def test_validation_within_an_epoch_does_not_become_the_training_loop():
     script = Script(asked())
-    with pytest.raises(Stopped):
-        while True:
-            for _ in range(7):
-                script.take()
-                script.step()
-            script.validate(50)
+
+    def seven_steps_and_validation() -> None:
+        for _ in range(7):
+            script.take()
+            script.step()
+        script.validate(50)
+
+    again_until_stopped(seven_steps_and_validation)
     assert script.loop.training == TRAIN
     assert script.taken() == 65
 
 
 def test_gradient_accumulation_is_recognised_when_the_optimizer_steps_at_last():
     script = Script(asked(steps=20, warmup=5, trace_steps=4))
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.train(1000, every=40)
     assert script.questions == 1
     assert script.traced == list(range(40, 44))
@@ -274,14 +290,14 @@ def test_gradient_accumulation_is_recognised_when_the_optimizer_steps_at_last():
 
 def test_accumulation_over_fewer_batches_than_the_warm_up_changes_nothing():
     script = Script(asked())
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.train(1000, every=4)
     assert (script.taken(), script.questions) == (65, 0)
 
 
 def test_inference_is_recognised_where_no_optimizer_exists():
     script = Script(asked(), optimizer_exists=False)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.infer(1000)
     assert script.taken() == 65
     assert script.traced == list(range(55, 65))
@@ -289,7 +305,7 @@ def test_inference_is_recognised_where_no_optimizer_exists():
 
 def test_inference_of_a_script_that_holds_an_optimizer_is_recognised_after_a_while():
     script = Script(asked(), optimizer_exists=True)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.infer(10_000)
     assert 65 < script.taken() < 400
 
@@ -303,20 +319,20 @@ def test_whether_there_is_an_optimizer_is_asked_once():
 def test_in_inference_each_loader_counts_for_itself():
     script = Script(asked(), optimizer_exists=False)
     script.validate(40)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.infer(1000)
     assert script.taken() == 65
 
 
 def test_without_a_loader_optimizer_steps_are_steps():
     script = Script(asked(steps=20, warmup=5, trace_steps=3))
-    steps = 0
-    with pytest.raises(Stopped):
-        while True:
-            script.step()
-            steps += 1
-            script._between(OPTIMIZER_LOOP)
-    assert (script.loop.training, steps) == (OPTIMIZER_LOOP, 28)
+
+    def step() -> None:
+        script.step()
+        script.between(OPTIMIZER_LOOP)
+
+    again_until_stopped(step)
+    assert (script.loop.training, script.taken(OPTIMIZER_LOOP)) == (OPTIMIZER_LOOP, 28)
 
 
 def test_an_optimizer_that_steps_before_the_first_batch_does_not_hide_the_loader():
@@ -331,34 +347,42 @@ def test_of_two_loaders_a_step_the_last_one_asked_counts():
     script = Script(asked())
     script.loop.loader_made(TRAIN, None)
     script.loop.loader_made(VALIDATE, None)
-    with pytest.raises(Stopped):
-        while True:
-            script.take(VALIDATE)
-            script.take(TRAIN)
-            script.step()
+
+    def step() -> None:
+        script.take(VALIDATE)
+        script.take(TRAIN)
+        script.step()
+
+    again_until_stopped(step)
     assert (script.loop.training, script.taken()) == (TRAIN, 65)
 
 
 def test_two_optimizers_a_step_make_no_second_loop():
     script = Script(asked())
     script.loop.loader_made(TRAIN, None)
-    with pytest.raises(Stopped):
-        while True:
-            script.take()
-            script.step()
-            script.step()
+
+    def step() -> None:
+        script.take()
+        script.step()
+        script.step()
+
+    again_until_stopped(step)
     assert (script.loop.training, script.taken()) == (TRAIN, 65)
 
 
 @pytest.mark.xfail(strict=True, reason="every new DataLoader begins to count at nought: the script is never stopped")
 def test_a_script_that_makes_a_new_loader_for_each_epoch_is_stopped():
     script = Script(asked(steps=50, warmup=5, trace_steps=10))
-    with pytest.raises(Stopped):
-        for loader in range(1, 20):
-            script.loop.loader_made(loader, 30)
-            for _ in range(30):
-                script.take(loader)
-                script.step()
+    numbers = itertools.count(1)
+
+    def epoch() -> None:
+        loader = next(numbers)
+        script.loop.loader_made(loader, 30)
+        for _ in range(30):
+            script.take(loader)
+            script.step()
+
+    again_until_stopped(epoch, at_most=20)
 
 
 def test_in_inference_too_a_trace_that_ended_early_counts_as_far_as_it_went():
@@ -366,6 +390,6 @@ def test_in_inference_too_a_trace_that_ended_early_counts_as_far_as_it_went():
     script.infer(23)
     script.end_trace()
     assert script.traced == [20, 21, 22]
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         script.infer(100)
     assert script.taken() == 23

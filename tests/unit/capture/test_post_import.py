@@ -164,17 +164,17 @@ def test_a_module_that_replaces_itself_is_hooked_as_its_code_left_it(modules):
 
 
 def test_another_finder_that_came_first_is_asked(modules):
-    class Finder:
-        asked: list[str] = []
+    asked: list[str] = []
 
+    class Finder:
         def find_spec(self, name, path, target=None):
-            self.asked.append(name)
+            asked.append(name)
 
     write(modules, "seen")
     sys.meta_path.insert(0, Finder())
     calls = hooked("seen")
     importlib.import_module("seen")
-    assert Finder.asked == ["seen"]
+    assert asked == ["seen"]
     assert calls.names == ["seen"]
 
 

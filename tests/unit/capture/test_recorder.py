@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from recordings import asked, events, open_files, rows
 
 from dlprof.capture.recorder import Recorder
 from dlprof.model.kinds import Kind, Role
-from recordings import asked, events, open_files, rows
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import sys
 from types import ModuleType
 
 import pytest
+from recordings import asked, events, rows
 
 from dlprof.capture import recorder as recorder_module
 from dlprof.capture import seams
 from dlprof.capture.recorder import Recorder
 from dlprof.capture.seams import SEAMS, Sampled
 from dlprof.model.kinds import Kind
-from recordings import asked, events, rows
 
 FAST, SLOW = 5_000, 50_000
 

@@ -7,12 +7,14 @@ import queue
 from typing import Any
 
 import pytest
+from recordings import Row, asked, events, rows
+from torch.utils.data._utils import worker as torchs
 
 from dlprof.capture import recorder as recorder_module
 from dlprof.capture import worker
+from dlprof.capture.dataloader import WorkerPosition
 from dlprof.capture.recorder import Recorder
 from dlprof.model.kinds import Kind, Role
-from recordings import Row, asked, events, rows
 
 
 class Clock:
@@ -61,8 +63,6 @@ class Results:
 
 class Hooks:
     def __init__(self) -> None:
-        from dlprof.capture.dataloader import WorkerPosition
-
         self.position = WorkerPosition()
 
     def enter_worker(self) -> Any:
@@ -135,7 +135,11 @@ def test_waiting_for_an_index_names_the_batch_that_came_of_it(play, tmp_path):
     played = play((10, (4, [1, 2])), (20, (6, [3, 4])), (30, None))
     assert [played.tasks.get(timeout=5) for _ in range(3)] == [(4, [1, 2]), (6, [3, 4]), None]
     waits = played.spans(tmp_path, Kind.WAIT_INDEX)
-    assert [(row.batch, row.iterator, row.end_ns - row.start_ns) for row in waits] == [(4, 0, 10), (6, 0, 20), (6, 0, 30)]
+    assert [(row.batch, row.iterator, row.end_ns - row.start_ns) for row in waits] == [
+        (4, 0, 10),
+        (6, 0, 20),
+        (6, 0, 30),
+    ]
 
 
 def test_a_time_out_goes_on_counting_as_the_same_wait(play, tmp_path):
@@ -257,8 +261,6 @@ def test_a_recording_that_cannot_begin_leaves_torchs_own_loop(clock, tmp_path):
 
 def test_the_loop_keeps_its_name_so_that_a_spawned_worker_finds_it(play):
     assert play().loop.__name__ == "_worker_loop"
-    from torch.utils.data._utils import worker as torchs
-
     session = type("Session", (), {"recorder": None})()
     wrapped = worker.timed_worker_loop(session, Hooks(), torchs._worker_loop)
     assert (wrapped.__module__, wrapped.__qualname__) == (torchs.__name__, "_worker_loop")

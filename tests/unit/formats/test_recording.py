@@ -13,7 +13,7 @@ from builders import recorded
 
 from dlprof.formats.event_file import EventWriter
 from dlprof.formats.recording import Recording, assemble, how_it_ended, read_recording, training_process
-from dlprof.formats.span_file import SpanWriter
+from dlprof.formats.span_file import DiskBudget, SpanWriter
 from dlprof.model.kinds import ExitReason, Flag, Kind, Role
 from dlprof.model.profile import Ending, Notice, Profile, RunFacts
 
@@ -30,7 +30,7 @@ class Folder:
 
     def spans(self, pid: int, *rows: dict[str, Any], role: Role = Role.MAIN, thread: int | None = None) -> Folder:
         self._be(pid)
-        writer = SpanWriter(str(self.path), role, thread or pid, 1 << 30)
+        writer = SpanWriter(str(self.path), role, thread or pid, DiskBudget(1 << 30))
         for row in rows:
             writer.add(**row)
         writer.close()

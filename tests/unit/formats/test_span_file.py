@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.formats import span_file
-from dlprof.formats.span_file import RECORD_BYTES, SpanWriter, read_spans, record_dtype
+from dlprof.formats.span_file import RECORD_BYTES, DiskBudget, SpanWriter, read_spans, record_dtype
 from dlprof.model.kinds import Kind, Role
 
 HEADER_BYTES = 64
@@ -39,7 +39,7 @@ records = st.fixed_dictionaries(
 
 
 def writer(folder: Path, thread: int = 7, role: Role = Role.WORKER, limit: int = PLENTY) -> SpanWriter:
-    return SpanWriter(str(folder), role, thread, limit)
+    return SpanWriter(str(folder), role, thread, DiskBudget(limit))
 
 
 def path_of(folder: Path, thread: int = 7) -> Path:

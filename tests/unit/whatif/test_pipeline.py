@@ -79,6 +79,18 @@ def test_a_slow_hand_over_bounds_the_step_since_each_worker_has_one_feeder():
     assert step_ms(pipeline, Scenario(1), Scenario(2), Scenario(3)) == pytest.approx([12, 6, 4])
 
 
+def test_hand_over_overlaps_a_fetch_that_blocks_but_not_one_that_computes():
+    blocking, computing = (measured(1, parts={GETITEM: it}, main=1, handover=3) for it in (part(0, 9), part(9)))
+    assert [*step_ms(blocking, Scenario(1)), *step_ms(computing, Scenario(1))] == pytest.approx([9, 12])
+
+
+def test_a_worker_that_wakes_on_busy_cores_delays_the_step_by_a_slice():
+    # Two cores; the main thread sleeps for most of the step, and both workers are done when it takes a batch.
+    pipeline = measured(2, parts={GETITEM: part(cpu=30)}, main=20, cores=2)
+    idle_cores = replace(pipeline, cores=8)
+    assert [*step_ms(pipeline, Scenario(2)), *step_ms(idle_cores, Scenario(2))] == pytest.approx([22, 20])
+
+
 def test_order_makes_a_slow_batch_hold_up_those_behind_it():
     # One batch in ten takes ten times as long; two workers, one batch requested ahead of each.
     blocked = np.array([100.0] + [10.0] * 9)
@@ -91,7 +103,7 @@ def test_pickling_and_unpickling_are_removed_from_either_side_of_the_hand_over()
     pipeline = measured(1, parts={GETITEM: part(cpu=10)}, main=20, handover=35, receive=4)
     now = Scenario(1)
     scenarios = now, now.without([Component.PICKLE]), now.without([Component.PICKLE, Component.UNPICKLE])
-    assert step_ms(pipeline, *scenarios) == pytest.approx([35, 24, 20])
+    assert step_ms(pipeline, *scenarios) == pytest.approx([35 + 10, 24, 20])
 
 
 def test_removed_cpu_time_takes_its_share_of_the_hand_over_with_it():
@@ -99,7 +111,7 @@ def test_removed_cpu_time_takes_its_share_of_the_hand_over_with_it():
     pipeline = measured(1, parts=parts, main=20, handover=40, receive=8)
     now = Scenario(1)
     scenarios = now.without([GETITEM]), now.without([DECODE]), now.without([GETITEM, COLLATE])
-    assert step_ms(pipeline, *scenarios) == pytest.approx([20 + 2, 40, 20])
+    assert step_ms(pipeline, *scenarios) == pytest.approx([20 + 2, 40 + 4, 20])
 
 
 def test_half_of_a_component_takes_half_its_time():
