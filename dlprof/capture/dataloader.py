@@ -114,8 +114,7 @@ class DataLoaderHooks:
         if state is None:
             state = self._states[iterator] = IteratorState(number)
             self._watch_pipe(iterator, state)
-        workers = [process.pid for process in getattr(iterator, "_workers", ())]
-        state.number = session.iteration_begun(start, number, workers)
+        state.number = session.iteration_begun(start, number, list(getattr(iterator, "_workers", ())))
 
     @staticmethod
     def _watch_pipe(iterator: Any, state: IteratorState) -> None:

@@ -65,6 +65,7 @@ class Session:
         self._tracer = Tracer(self.recorder)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._by_id: dict[int, int] = {}
+        self._workers: dict[int, Any] = {}
         self._loader_count = 0
         self._iterator_count = 0
         self._counted = OPTIMIZER_LOOP
@@ -114,13 +115,25 @@ class Session:
             # Workers forked under the profiler would go on recording into memory that nobody reads.
             self._end_trace()
 
-    def iteration_begun(self, start_ns: int, loader: int, workers: list[int]) -> int:
-        """Record that an iterator was made or reset; returns its number (from 1)."""
+    def iteration_begun(self, start_ns: int, loader: int, workers: list[Any]) -> int:
+        """Record that an iterator was made or reset.
+
+        Args:
+            start_ns: When that began.
+            loader: The loader's number.
+            workers: Its worker processes (``multiprocessing.Process``), in their order.
+
+        Returns:
+            The iteration's number (from 1).
+        """
         self._iterator_count += 1
+        self._workers = {worker.pid: worker for worker in workers} | {
+            pid: worker for pid, worker in self._workers.items() if worker.exitcode is None
+        }
         number = self._iterator_count
         writer = self.recorder.thread().writer
         writer.add(Kind.ITER, start_ns, now(), iterator=number, value=loader)
-        self.recorder.event("iterator", id=number, loader=loader, workers=workers)
+        self.recorder.event("iterator", id=number, loader=loader, workers=[worker.pid for worker in workers])
         return number
 
     # ---- requests for a batch ------------------------------------------------------------------------------------
@@ -360,6 +373,11 @@ class Session:
         except Exception as error:
             self.recorder.failed("exit", error)
 
+    def _dead_workers(self) -> dict[int, int]:
+        """Exit codes of workers that died: not those that ended well, or were ended when the script did."""
+        codes = {pid: worker.exitcode for pid, worker in self._workers.items()}
+        return {pid: code for pid, code in codes.items() if code not in (None, 0, -signal.SIGTERM)}
+
     def _finish(self) -> None:
         error = getattr(sys, "last_value", None)
         # A step that no further request has ended is not a step: what came after it was something else.
@@ -375,6 +393,7 @@ class Session:
                 exception=None if error is None else type(error).__name__,
                 message=None if error is None else str(error)[:2000],
                 spans=self.recorder.counts(),
+                dead_workers=self._dead_workers(),
                 torch=_torch_facts(),
             )
 

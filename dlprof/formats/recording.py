@@ -93,7 +93,8 @@ def how_it_ended(recording: Recording, status: int, pid: int | None) -> Ending:
     error = next((event for event in events if event["event"] == "exit" and event.get("exception")), None)
     if error is not None:
         text = f"{error['exception']}: {error.get('message')}"
-        if "DataLoader worker" in text and ("exited unexpectedly" in text or "is killed by" in text):
+        # What the main process notices of a dead worker may be no more than a closed connection.
+        if error.get("dead_workers") or ("DataLoader worker" in text and "exited unexpectedly" in text):
             return Ending(status, ExitReason.WORKER_DIED, text)
         return Ending(status, ExitReason.EXCEPTION, text)
     if status > 128:

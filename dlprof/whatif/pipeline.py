@@ -129,10 +129,10 @@ def simulate_calibrated(
     to_measured = float(pipeline.step_ns.mean() / steps[0].mean())
     others = steps[1:-1].copy()
     for row, scenario in enumerate(scenarios):
-        if pipeline.workers and _queued(scenario):
+        if _queued(scenario) or not pipeline.workers:
             others[row] *= to_measured
-            if scenario != now:
-                others[row] = np.maximum(others[row], steps[-1])
+        if _queued(scenario) and scenario != now:
+            others[row] = np.maximum(others[row], steps[-1])
     baseline = steps[0] * to_measured
     return Simulated(others / baseline, baseline, fit.error_ratio)
 

@@ -171,7 +171,6 @@ def test_without_a_loader_or_a_measured_step_nothing_is_said_of_the_input(missin
     assert answer(STOP, findings(wait=0.0, **missing)) is None
 
 
-@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="1 / (1 - saved) where all of the step would be saved")
 def test_a_loop_that_does_nothing_but_wait_does_not_break_the_rule():
     answer(STOP, findings(wait=0.02, saved=Interval(0.9, 1.0, 1.0)))
 

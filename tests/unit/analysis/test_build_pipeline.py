@@ -41,7 +41,6 @@ def test_without_workers_helper_threads_are_work_that_a_worker_would_do_alone():
     assert found.parts[Component.TOKENIZER].cpu_ns.tolist() == [ms(50)] * 4
 
 
-@pytest.mark.xfail(strict=True, reason="helper threads' CPU time goes to the wrong parts; the wait for them stays")
 def test_helper_threads_worked_where_the_calling_thread_waited_for_them():
     # Measured: of tokenizers' encode_batch the calling thread spends a fiftieth on a core; rayon's threads do the work.
     found = recorded(

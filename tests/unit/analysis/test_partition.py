@@ -88,7 +88,6 @@ def test_without_measured_steps_there_is_nothing_to_cut():
     assert partition(recorded([]), find_steps(recorded([]))) is None
 
 
-@pytest.mark.xfail(strict=True, reason="only the training loader's own request is input wait")
 def test_waiting_for_a_second_loader_within_the_step_is_input_wait():
     rows = [Span(Kind.NEXT, 60, 90, MAIN, 0, 2), Span(Kind.FETCH, 60, 90, MAIN, 0, 2)]
     parts = partition(recorded(rows), steps_of(one_step((0, 50), (50, 100))))
@@ -293,7 +292,6 @@ def test_resampling_with_the_same_seed_gives_the_same():
     assert all((one[cause] == other[cause]).all() for cause in CAUSES)
 
 
-@pytest.mark.xfail(strict=True, reason="all replicas of all steps are held at once: 2.9 GB for 100 000 steps")
 def test_resampling_a_long_run_does_not_need_the_whole_run_once_per_replica():
     parts = cut(profile(step(input_wait=ms(30), compute=ms(10)) * 1000))
     tracemalloc.start()

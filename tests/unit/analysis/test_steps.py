@@ -310,7 +310,6 @@ def epochs_with_a_loader_each(epochs: int, batches: int) -> Profile:
     return replace(found, iterations=fresh, loaders=loaders)
 
 
-@pytest.mark.xfail(strict=True, reason="only one epoch is looked at where each has a DataLoader of its own")
 def test_a_loader_that_is_made_anew_for_each_epoch_is_one_training_loop():
     assert len(find_steps(epochs_with_a_loader_each(epochs=4, batches=10)).all) == 40
 

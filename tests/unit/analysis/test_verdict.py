@@ -84,7 +84,6 @@ def test_all_input_together_below_twenty_percent_is_no_bottleneck():
     assert found.bottleneck is Bottleneck.BALANCED
 
 
-@pytest.mark.xfail(strict=True, raises=StopIteration, reason="next() without a default")
 def test_input_that_matters_without_a_candidate_of_the_input_does_not_break_the_report():
     judge(parts(input_wait=0.3), [saves(HOST, 0.1)], about(0.28), ())
 

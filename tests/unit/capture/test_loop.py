@@ -370,7 +370,6 @@ def test_two_optimizers_a_step_make_no_second_loop():
     assert (script.loop.training, script.taken()) == (TRAIN, 65)
 
 
-@pytest.mark.xfail(strict=True, reason="every new DataLoader begins to count at nought: the script is never stopped")
 def test_a_script_that_makes_a_new_loader_for_each_epoch_is_stopped():
     script = Script(asked(steps=50, warmup=5, trace_steps=10))
     numbers = itertools.count(1)

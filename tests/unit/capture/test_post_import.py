@@ -194,7 +194,6 @@ class AskingFinder:
             self.busy = False
 
 
-@pytest.mark.xfail(strict=True, reason="the finder does not notice that it is asked again while it asks")
 def test_a_finder_that_asks_all_finders_again_does_not_make_the_hook_run_twice(modules):
     write(modules, "seen")
     sys.meta_path.insert(0, AskingFinder())
@@ -203,7 +202,6 @@ def test_a_finder_that_asks_all_finders_again_does_not_make_the_hook_run_twice(m
     assert calls.names == ["seen"]
 
 
-@pytest.mark.xfail(strict=True, raises=RecursionError, reason="two such finders ask each other for ever")
 def test_two_finders_both_call_their_hooks(modules):
     write(modules, "seen")
     one, other = hooked("seen"), hooked("seen")

@@ -89,7 +89,6 @@ def test_waiting_for_a_core_is_never_negative_and_never_shrinks(recorder):
     assert 0 <= first <= thread.runnable_ns()
 
 
-@pytest.mark.xfail(strict=True, reason="what a thread lost is forgotten when it ends")
 def test_spans_that_a_thread_lost_are_counted_after_its_end(tmp_path):
     recorder = Recorder(str(tmp_path), asked(max_disk_bytes=64))
 
@@ -101,7 +100,6 @@ def test_spans_that_a_thread_lost_are_counted_after_its_end(tmp_path):
     assert recorder.counts() == {"recorded": 10, "lost": 10}
 
 
-@pytest.mark.xfail(strict=True, reason="the limit holds for each thread's file on its own")
 def test_the_limit_of_disk_space_is_the_processs(tmp_path):
     recorder = Recorder(str(tmp_path), asked(max_disk_bytes=640))
     for _ in range(5):
@@ -265,9 +263,6 @@ assert os.waitpid(pid, 0)[1] == 0
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Python ends the child's copies of other threads before any handler runs: they flush, too"
-)
 def test_spans_that_another_thread_holds_in_memory_are_not_written_by_the_child_too(tmp_path):
     run(
         START

@@ -256,7 +256,6 @@ def test_exactly_twenty_microseconds_are_slow():
     assert [sampled.passes() for _ in range(16)] == [True] * 15 + [False]
 
 
-@pytest.mark.xfail(strict=True, reason="two threads can count below nought; then no call is ever timed again")
 def test_a_count_that_two_threads_brought_below_nought_recovers():
     sampled = Sampled()
     sampled._left = -1

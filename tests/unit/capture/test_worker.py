@@ -193,7 +193,6 @@ def test_a_batch_that_waited_for_the_one_before_it_was_not_being_pickled_then(pl
     assert pickled[1].start_ns == first_sent
 
 
-@pytest.mark.xfail(strict=True, reason="the feeder reads the generation when it sends, not when the batch was made")
 def test_a_batch_that_is_sent_after_the_iteration_was_resumed_belongs_to_the_one_before(play, tmp_path):
     played = play((1, (3, [])), (1, Resume()))
     played.tasks.get()
@@ -243,7 +242,6 @@ def test_a_full_disk_does_not_reach_the_workers_loop(play, recorder, monkeypatch
     assert played.tasks.get() == (1, [])
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="the first wait's spans are written outside the try")
 def test_a_disk_that_is_full_when_the_worker_starts_does_not_reach_its_loop(play, recorder, monkeypatch):
     played = play((1, (0, [])))
     monkeypatch.setattr(type(recorder.thread().writer), "flush", full)

@@ -201,9 +201,7 @@ def test_a_step_is_no_shorter_than_without_input(pipeline, count):
 @given(*[times] * 6, st.floats(0.1, 50), workers, st.sampled_from([0.5, 1, 2, 3.5]))
 def test_cores_do_no_more_work_than_they_can(get, collate, blocked, hand, receive, main_cpu, main, count, cores):
     parts = {GETITEM: part(get, blocked), COLLATE: part(collate)}
-    pipeline = measured(
-        parts=parts, main=main, main_cpu=main_cpu, handover=hand, receive=receive, cores=cores
-    )
+    pipeline = measured(parts=parts, main=main, main_cpu=main_cpu, handover=hand, receive=receive, cores=cores)
     work = get + collate + hand + receive + min(main_cpu, main * cores)
     # The fetches under way when the measured steps begin and end need not be equally far.
     slack = (get + collate + hand) * count / 120
