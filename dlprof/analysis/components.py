@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dlprof.analysis.scope import own_spans
 from dlprof.model.kinds import Component, Kind
 from dlprof.model.profile import Profile, Spans
 
@@ -68,9 +69,7 @@ def find_fetches(profile: Profile) -> Fetches:
     Args:
         profile: The run; the fetches of processes that are neither the training process nor its workers are left out.
     """
-    pids = {profile.main_pid, *(pid for i in profile.iterations if i.pid == profile.main_pid for pid in i.workers)}
-    own = [i for i, track in enumerate(profile.tracks) if track.pid in pids]
-    mine = profile.spans.where(np.isin(profile.spans.track, own))
+    mine = own_spans(profile)
     fetches = _outermost(mine.of(Kind.FETCH))
     shape = (len(fetches), len(PARTS))
     wall, cpu, calls = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -98,7 +97,7 @@ def _outermost(fetches: Spans) -> Spans:
         rows = np.flatnonzero(fetches.track == track)
         rows = rows[np.lexsort((-fetches.end_ns[rows], fetches.start_ns[rows]))]
         reach = np.maximum.accumulate(fetches.end_ns[rows])
-        outer[rows[1:]] = fetches.end_ns[rows[1:]] > reach[:-1]
+        outer[rows[1:]] = (fetches.end_ns[rows[1:]] > reach[:-1]) | (fetches.start_ns[rows[1:]] >= reach[:-1])
     return fetches.where(outer)
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.scope import process_spans
 from dlprof.model.intervals import EMPTY, Intervals, clip, intersect, length, subtract, union
-from dlprof.model.kinds import Component, Kind, Role
+from dlprof.model.kinds import Component, Kind
 from dlprof.model.profile import Profile, Spans
 from dlprof.model.steps import Step
 
@@ -51,9 +52,7 @@ def split_waits(profile: Profile, steps: tuple[Step, ...], fetches: Fetches) -> 
     Returns:
         Nanoseconds, shape ``(n, len(WAIT_COMPONENTS))``; each row sums to the step's wait.
     """
-    spans = profile.spans
-    main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is not Role.DEVICE_STREAM]
-    here = spans.where(np.isin(spans.track, main))
+    here = process_spans(profile)
     own = {
         Component.UNPICKLE: here.of(Kind.UNPICKLE).covered(),
         Component.SAMPLER: here.of(Kind.SAMPLER).covered(),

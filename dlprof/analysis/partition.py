@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dlprof.analysis.scope import own_spans, process_spans
 from dlprof.model.diagnosis import Breakdown
 from dlprof.model.intervals import Intervals, clip, intersect, length, subtract, union
 from dlprof.model.kinds import Cause, Kind, Role
@@ -83,8 +84,9 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     measured = steps.measured
     if not measured:
         return None
-    device = profile.spans.of(Kind.USER_DEVICE).covered()
-    checkpoint = profile.spans.of(Kind.CHECKPOINT).covered()
+    here = process_spans(profile, *Role)
+    device = here.of(Kind.USER_DEVICE).covered()
+    checkpoint = here.of(Kind.CHECKPOINT).covered()
     requests = _requests(profile)
     light = np.array([_light(step, device, requests, checkpoint) for step in measured])
     open_shares, traced_rest = _open_shares(profile, steps.traced)
@@ -105,8 +107,7 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
 
 def _requests(profile: Profile) -> Intervals:
     """When the training thread was inside a request for a batch, to whichever loader."""
-    main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is Role.MAIN]
-    return profile.spans.where(np.isin(profile.spans.track, main)).of(Kind.NEXT).covered()
+    return process_spans(profile, Role.MAIN).of(Kind.NEXT).covered()
 
 
 def _light(step: Step, device: Intervals, requests: Intervals, checkpoint: Intervals) -> Table:
@@ -132,7 +133,7 @@ def _open_shares(profile: Profile, traced: tuple[Step, ...]) -> tuple[Table, flo
     rows = []
     requests = _requests(profile)
     for step in traced:
-        spans = _near(profile.spans, step)
+        spans = _near(own_spans(profile), step)
         left = subtract(subtract(_parts_of(step), union([step.wait_start_ns], [step.wait_end_ns])), requests)
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
         rows.append([length(part) for part in _open_parts(profile, spans, left)])
@@ -177,7 +178,7 @@ def _near(spans: Spans, step: Step) -> Spans:
 
 def device_compute_ns(profile: Profile, step: Step) -> int:
     """How long the device computed within a traced step, hidden or not."""
-    spans = _near(profile.spans, step)
+    spans = _near(own_spans(profile), step)
     kinds = (Kind.KERNEL, Kind.USER_DEVICE) if profile.device != "cpu" else (Kind.OPERATOR, Kind.USER_DEVICE)
     body = union([step.body_start_ns], [step.body_end_ns])
     within = body if profile.device == "cpu" else clip(spans.covered(), step.wait_start_ns, step.body_end_ns)

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.model.intervals import overlap
 from dlprof.model.kinds import Component, Kind
 from dlprof.model.pipeline import Part, Pipeline
 from dlprof.model.profile import Loader, Profile
@@ -38,6 +40,7 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
         return None
     made = np.array([rows[step.iterator, step.batch] for step in known], dtype=np.int64)
     workers = int(loader.settings.get("num_workers") or 0)
+    cores = float(profile.environment.get("cores") or 1)
     worker_cost, main_cost, handover_known = _handover(profile, known, workers)
     body_wall, body_cpu = _bodies(profile, known)
     shape = next((batch for batch in profile.batches if batch.loader == loader.number), None)
@@ -45,8 +48,8 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
         workers=workers,
         prefetch_factor=int(loader.settings.get("prefetch_factor") or 0),
         in_order=bool(loader.settings.get("in_order", True)),
-        cores=float(profile.environment.get("cores") or 1),
-        parts=_parts(fetches, made, workers),
+        cores=cores,
+        parts=_parts(fetches, made, workers, cores) | _sampler(profile, known),
         handover_cpu_ns=worker_cost,
         receive_cpu_ns=main_cost,
         main_wall_ns=body_wall,
@@ -59,22 +62,37 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
     )
 
 
-def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int) -> dict[Component, Part]:
+def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shares: npt.NDArray[np.float64] = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    return shares
+
+
+def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int, cores: float) -> dict[Component, Part]:
     cpu, blocked = fetches.cpu_ns[made], fetches.blocked_ns()[made]
     if not workers:
         # In the main process helper threads (rayon, OpenMP) share the work, while the calling thread waits for them;
         # a worker runs one thread, which then does all of it.
         own = fetches.spans.on_cpu_ns[made].astype(np.float64)
         helped = np.maximum(fetches.spans.process_cpu_ns[made].astype(np.float64) - own, 0)
-        waiting = blocked / np.maximum(blocked.sum(axis=1, keepdims=True), 1)
-        by_helpers = waiting * helped[:, None]
-        cpu = cpu + by_helpers
+        # While it waits they can have worked on every core at most; the rest they did beside its own work.
+        possible = blocked * cores
+        waited_for = np.minimum(helped, possible.sum(axis=1))
+        by_helpers = _shares(possible) * waited_for[:, None]
+        cpu = cpu + by_helpers + _shares(cpu) * (helped - waited_for)[:, None]
         blocked = np.maximum(blocked - by_helpers, 0)
     return {
         component: Part(cpu[:, place], blocked[:, place])
         for place, component in enumerate(PARTS)
         if cpu[:, place].any() or blocked[:, place].any()
     }
+
+
+def _sampler(profile: Profile, steps: list[Step]) -> dict[Component, Part]:
+    spans = process_spans(profile).of(Kind.SAMPLER)
+    spent = overlap(
+        spans.covered(), [step.wait_start_ns for step in steps], [step.wait_end_ns for step in steps]
+    ).astype(np.float64)
+    return {Component.SAMPLER: Part(spent, np.zeros_like(spent))} if spent.any() else {}
 
 
 def _handover(profile: Profile, steps: list[Step], workers: int) -> tuple[Row, Row, bool]:
@@ -94,14 +112,14 @@ def _handover(profile: Profile, steps: list[Step], workers: int) -> tuple[Row, R
 
 
 def _per_batch(profile: Profile, kind: Kind, *, on_cpu: bool) -> dict[tuple[int, int], float]:
-    spans = profile.spans.of(kind)
+    spans = own_spans(profile).of(kind)
     values = spans.on_cpu_ns if on_cpu else spans.duration_ns()
     keys = zip(spans.iterator.tolist(), spans.batch.tolist(), strict=True)
     return dict(zip(keys, np.maximum(values, 0).astype(np.float64).tolist(), strict=True))
 
 
 def _bodies(profile: Profile, steps: list[Step]) -> tuple[Row, Row]:
-    bodies = profile.spans.of(Kind.BODY)
+    bodies = process_spans(profile).of(Kind.BODY)
     cpu = {
         (int(iterator), int(batch)): float(max(used, 0))
         for iterator, batch, used in zip(bodies.iterator, bodies.batch, bodies.process_cpu_ns, strict=True)

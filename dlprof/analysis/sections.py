@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dlprof.analysis.components import PARTS, Fetches
 from dlprof.analysis.input_wait import WAIT_COMPONENTS
 from dlprof.analysis.partition import Partition, device_compute_ns
+from dlprof.analysis.scope import own_spans, process_spans
 from dlprof.model.intervals import clip, length
 from dlprof.model.kinds import Cause, Component, Kind, Role
 from dlprof.model.pipeline import Pipeline
@@ -73,7 +74,7 @@ def step_times(profile: Profile, steps: Steps, parts: Partition | None) -> StepT
 
 def _first_batch_s(profile: Profile) -> float | None:
     began = next((p.began_ns for p in profile.processes if p.pid == profile.main_pid), None)
-    arrivals = profile.spans.of(Kind.NEXT).end_ns
+    arrivals = process_spans(profile).of(Kind.NEXT).end_ns
     if began is None or not len(arrivals):
         return None
     # A process's record begins with its first event; the command was started before that.
@@ -136,7 +137,7 @@ def totals(profile: Profile, steps: Steps, fetches: Fetches, parts: Partition | 
 
 
 def _copies(profile: Profile, steps: Steps) -> Total | None:
-    copies = _within(profile.spans.of(Kind.COPY_H2D), steps.traced)
+    copies = _within(own_spans(profile).of(Kind.COPY_H2D), steps.traced)
     if not len(copies):
         return None
     return Total(float(copies.duration_ns().sum()) / _MS / len(steps.traced), len(copies))
@@ -159,11 +160,12 @@ def device(profile: Profile, steps: Steps) -> Device | None:
     """The accelerator during the traced steps; None on a CPU or without a trace."""
     if profile.device == "cpu" or not steps.traced:
         return None
-    kernels = _within(profile.spans.of(Kind.KERNEL, Kind.COLLECTIVE), steps.traced)
-    copies = _within(profile.spans.of(Kind.COPY_H2D), steps.traced)
+    kernels = _within(own_spans(profile).of(Kind.KERNEL, Kind.COLLECTIVE), steps.traced)
+    copies = _within(own_spans(profile).of(Kind.COPY_H2D), steps.traced)
     count = len(steps.traced)
     busy = wall = 0
-    covered = profile.spans.of(Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY_H2D, Kind.COPY_D2H, Kind.COPY_OTHER).covered()
+    busy_kinds = (Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY_H2D, Kind.COPY_D2H, Kind.COPY_OTHER)
+    covered = own_spans(profile).of(*busy_kinds).covered()
     for step in steps.traced:
         busy += length(clip(covered, step.wait_start_ns, step.body_end_ns))
         wall += step.body_end_ns - step.wait_start_ns
@@ -227,10 +229,10 @@ def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Compone
         (Component.TRANSPORT, (Kind.SEND, Kind.RECEIVE)),
         (Component.UNPICKLE, (Kind.UNPICKLE,)),
     ):
-        spent = _by_batch(profile.spans.of(*kinds), steps.measured)
+        spent = _by_batch(own_spans(profile).of(*kinds), steps.measured)
         if spent is not None:
             found[component] = _spread(spent)
-    sampler = profile.spans.of(Kind.SAMPLER)
+    sampler = process_spans(profile).of(Kind.SAMPLER)
     if len(_within(sampler, steps.measured)):
         found[Component.SAMPLER] = _spread(np.array([_inside(sampler, step) for step in steps.measured]))
     return found
@@ -267,7 +269,7 @@ def _busy_ratio(steps: Steps, fetches: Fetches, loader: Loader) -> float | None:
 def _queue_depth(profile: Profile, steps: Steps, loader: Loader) -> float | None:
     if not loader.settings.get("num_workers"):
         return None
-    requests = profile.spans.of(Kind.NEXT)
+    requests = process_spans(profile).of(Kind.NEXT)
     wanted = {(step.iterator, step.batch) for step in steps.measured}
     keys = zip(requests.iterator.tolist(), requests.batch.tolist(), requests.value.tolist(), strict=True)
     depths = [depth for iterator, batch, depth in keys if (iterator, batch) in wanted and depth >= 0]
@@ -292,7 +294,7 @@ def _workers(profile: Profile, steps: Steps, fetches: Fetches) -> list[Worker]:
 def _slowest(profile: Profile, steps: Steps, fetches: Fetches) -> list[SlowSample]:
     rows = _rows_of(fetches, steps.measured)
     spans = fetches.spans
-    items = profile.spans.of(Kind.GETITEM)
+    items = own_spans(profile).of(Kind.GETITEM)
     slow: list[SlowSample] = []
     for track in np.unique(spans.track[rows]):
         mine = rows[spans.track[rows] == track]
@@ -315,8 +317,9 @@ def wait_shares(waits: npt.NDArray[np.float64]) -> dict[Component, float]:
 
 def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: Pipeline | None) -> Overhead:
     """What looking cost: recorded spans times their calibrated cost, over the CPU time that was looked at."""
+    spans = own_spans(profile)
     costs = [process.span_cost_ns for process in profile.processes]
-    begins = np.sort(profile.spans.where(profile.spans.kind < int(Kind.OPERATOR)).start_ns)
+    begins = np.sort(spans.where(spans.kind < int(Kind.OPERATOR)).start_ns)
     recorded = sum(
         int(np.diff(np.searchsorted(begins, [step.wait_start_ns, step.body_end_ns]))[0]) for step in steps.measured
     )

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.model.kinds import Flag, Kind, Role
+from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.model.kinds import Flag, Kind
 from dlprof.model.profile import Profile, Spans
 from dlprof.model.steps import Step, Steps
 
@@ -31,7 +32,7 @@ def find_steps(profile: Profile) -> Steps:
     Returns:
         Complete steps only: those that a further request by the same iteration has ended.
     """
-    spans = _of_training_process(profile)
+    spans = process_spans(profile)
     requests = spans.of(Kind.NEXT)
     requests = requests.where((requests.flags & int(Flag.NESTED)) == 0)
     optimizer = spans.of(Kind.OPTIMIZER)
@@ -48,11 +49,6 @@ def find_steps(profile: Profile) -> Steps:
     taken = taken.where(np.isin(loaders, training))
     steps = _loader_steps(profile, spans, taken, optimizer)
     return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps))
-
-
-def _of_training_process(profile: Profile) -> Spans:
-    own = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is not Role.DEVICE_STREAM]
-    return profile.spans.where(np.isin(profile.spans.track, own))
 
 
 def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.int64], optimizer: Spans) -> list[int]:
@@ -80,6 +76,7 @@ def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans
     iterations = spans.of(Kind.ITER)
     window = spans.of(Kind.TRACED)
     ready = _worker_ready(profile)
+    loaders = {each.number: each.loader for each in profile.iterations if each.pid == profile.main_pid}
     steps: list[Step] = []
     for index in range(len(taken)):
         iterator, batch = int(taken.iterator[index]), int(taken.batch[index])
@@ -108,7 +105,8 @@ def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans
                 measured=False,
             )
         )
-    return _mark_measured(profile, steps, window)
+    training = int(loaders.get(steps[0].iterator, NO_LOADER)) if steps else NO_LOADER
+    return _mark_measured(profile, steps, window, _queued_batches(profile, training))
 
 
 def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[Step]:
@@ -123,17 +121,16 @@ def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[S
         start = min(end, max(start, int(inside.end_ns.max()))) if len(inside) else start
         traced = _traced(window, start, end)
         steps.append(Step(index, 0, index, start, start, start, end, 0, 1, traced, measured=False))
-    return _mark_measured(profile, steps, window)
+    return _mark_measured(profile, steps, window, 0)
 
 
 def _traced(window: Spans, start_ns: int, end_ns: int) -> bool:
     return bool(np.any((window.start_ns <= start_ns) & (window.end_ns >= end_ns)))
 
 
-def _mark_measured(profile: Profile, steps: list[Step], window: Spans) -> list[Step]:
+def _mark_measured(profile: Profile, steps: list[Step], window: Spans, settle: int) -> list[Step]:
     # Stopping the profiler takes long enough for the queues to fill: the batches that lay ready then do not count.
     after = int(window.end_ns[-1]) if len(window) else None
-    settle = _queued_batches(profile)
     marked = []
     for step in steps:
         partly = len(window) > 0 and not step.traced and _touches(window, step)
@@ -150,18 +147,16 @@ def _touches(window: Spans, step: Step) -> bool:
     return bool(np.any((window.start_ns < step.body_end_ns) & (window.end_ns > step.wait_start_ns)))
 
 
-def _queued_batches(profile: Profile) -> int:
-    sizes = [
-        int(loader.settings.get("num_workers") or 0) * int(loader.settings.get("prefetch_factor") or 0)
-        for loader in profile.loaders
-        if loader.pid == profile.main_pid
-    ]
-    return max(sizes, default=0)
+def _queued_batches(profile: Profile, loader: int) -> int:
+    """How many batches may lie ready in a loader's queues."""
+    own = {each.number: each.settings for each in profile.loaders if each.pid == profile.main_pid}
+    settings = own.get(loader, {})
+    return int(settings.get("num_workers") or 0) * int(settings.get("prefetch_factor") or 0)
 
 
 def _worker_ready(profile: Profile) -> dict[tuple[int, int], int]:
     """When the worker that made an iteration's batch began to work, for workers started for that iteration."""
-    spans = profile.spans
+    spans = own_spans(profile)
     starts = spans.of(Kind.WORKER_START)
     ready_of_pid = {
         profile.tracks[int(track)].pid: int(end) for track, end in zip(starts.track, starts.end_ns, strict=True)

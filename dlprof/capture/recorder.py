@@ -178,7 +178,7 @@ class Recorder:
         if isinstance(error, OSError):
             self.notice("recording-stopped-disk", error=str(error))
         else:
-            self.notice("hook-failed", hook=hook, error=f"{type(error).__name__}: {error}")
+            self.notice("hook-failed", hook=hook, error=f"{type(error).__name__}: {in_words(error)}")
         self.on = False
 
     def flush_all(self) -> None:
@@ -198,6 +198,14 @@ class Recorder:
     def _thread_ended(self, writer: SpanWriter) -> None:
         for key in self._of_ended_threads:
             self._of_ended_threads[key] += getattr(writer, key)
+
+
+def in_words(error: BaseException) -> str:
+    """An exception's message; exceptions of the script may fail to give one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 class _NoWriter:

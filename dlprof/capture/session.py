@@ -18,7 +18,7 @@ from typing import Any
 
 from dlprof.capture import batches
 from dlprof.capture.loop import OPTIMIZER_LOOP, Action, Loop
-from dlprof.capture.recorder import Recorder, ThreadRecord, now, process_cpu, thread_cpu
+from dlprof.capture.recorder import Recorder, ThreadRecord, in_words, now, process_cpu, thread_cpu
 from dlprof.capture.tracing import Tracer
 from dlprof.formats.progress_file import ALL_STEPS, Phase, ProgressWriter
 from dlprof.formats.settings_file import Settings
@@ -391,7 +391,7 @@ class Session:
                 "exit",
                 monotonic_ns=now(),
                 exception=None if error is None else type(error).__name__,
-                message=None if error is None else str(error)[:2000],
+                message=None if error is None else in_words(error)[:2000],
                 spans=self.recorder.counts(),
                 dead_workers=self._dead_workers(),
                 torch=_torch_facts(),

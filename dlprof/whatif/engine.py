@@ -29,7 +29,7 @@ _FILL_IN = 4
 """Steps dropped at the start beyond those fed from the first filling of the queues."""
 _COMPACT_EVERY = 64
 _SLICE_NS = 2e6
-"""How long the main thread waits when the worker that it has just given work takes its core.
+"""How long the main thread waits at most when the worker that it has just given work takes its core.
 
 Linux lets the woken thread run for a slice: 0.7 ms * (1 + log2(CPUs)) or to the next tick (kernel/sched/fair.c).
 *Measured* on 2 cores, Linux 6.18, with 2 and 4 computing workers and a step that sleeps: 2 to 3 ms per step.
@@ -283,7 +283,8 @@ class _Simulation:
         others = s.load[at]
         self._fetch(at, worker)
         woken = s.load[at] > others
-        late = np.where(woken & (s.load[at] + 1 > self.cores), _SLICE_NS, 0.0)
+        takes = np.minimum(s.cpu_end[at, 1 + worker] - s.cpu_clock[at], _SLICE_NS)
+        late = np.where(woken & (s.load[at] + 1 > self.cores), takes, 0.0)
         s.phase[at] = _STEPPING
         s.step_began[at] = s.clock[at] + late
         row = self._row(at, s.steps[at])
