@@ -50,6 +50,9 @@ class Jobs:
         main_blocked_ns: Blocked time of the main thread in the step; comes before its CPU time.
         main_cpu_ns: Duration of the step's on-CPU phase when nothing competes.
         main_width: Cores that the main process keeps busy in that phase.
+
+    Raises:
+        ValueError: If a cost is negative or not finite: the simulation would not end.
     """
 
     fetch_blocked_ns: Floats
@@ -60,6 +63,12 @@ class Jobs:
     main_blocked_ns: Floats
     main_cpu_ns: Floats
     main_width: Floats
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if not (np.isfinite(column) & (column >= 0)).all():
+                raise ValueError(f"{field.name}: a cost is negative or not finite")
 
 
 @dataclass(frozen=True, slots=True)

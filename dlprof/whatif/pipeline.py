@@ -10,16 +10,18 @@ order of their indices::
     call_{k+1} = return_k + main_k             W = 0: step_k = fetch_k + main_k
 
 Whatever is on-CPU shares the cores equally (``whatif/engine.py``), so neither the total demand nor what
-happens to run at the same moment can use more than there is. Hand-over happens in a worker's feeder thread,
-beside its next fetch.
+happens to run at the same moment can use more than there is. Hand-over happens in a worker's feeder thread:
+beside a next fetch that blocks, before one that computes, since both need the worker's GIL.
 
 From a run without workers the cost of a fetch in a worker is its CPU time, helper threads included, and its
 blocked time, since PyTorch gives workers one thread. From a run with workers the measured main part contains
 the main process's waiting for a core; what the simulated competition at the settings in force explains of it
 is taken out before other settings are simulated.
 
-Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's), waiting for the GIL
-inside one process, memory bandwidth, epoch borders, and the pin thread's being one for all workers.
+Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's), the wait of a descriptor
+exchange for the GIL of a worker that computes (long, but the worker is not idle meanwhile: *measured* up to
+33 ms a batch with next to no effect on the step), memory bandwidth, a busy sibling hyperthread, epoch borders,
+and that one thread pins memory for all workers.
 """
 
 from __future__ import annotations

@@ -245,6 +245,13 @@ def test_a_loader_inside_a_dataset_does_not_take_the_rest_of_the_outer_batch():
     assert wall_ms(found, found.index()[1, 0])[Component.TOKENIZER] == pytest.approx(50e-6)
 
 
+def test_a_batch_that_took_no_time_is_a_batch():
+    found = find_fetches(
+        recorded([Span(Kind.FETCH, 0, 100, batch=0, iterator=1), Span(Kind.FETCH, 100, 100, batch=1, iterator=1)])
+    )
+    assert sorted(found.index()) == [(1, 0), (1, 1)]
+
+
 # ---- whatever the batch ----------------------------------------------------------------------------------------------
 
 lengths = st.integers(0, ms(30))

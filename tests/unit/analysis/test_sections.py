@@ -18,6 +18,7 @@ from builders import (
     recorded,
     step,
     steps_of,
+    us,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,7 +259,7 @@ def test_a_run_of_nothing_costs_nothing():
 
 # ---- whatever the run ------------------------------------------------------------------------------------------------
 
-lengths = st.integers(0, ms(20))
+lengths = st.integers(us(1), ms(20))
 plans = st.lists(
     st.fixed_dictionaries(dict.fromkeys(("getitem", "tokenizer", "collate", "compute", "unpickle"), lengths)).map(
         lambda given: step(**given)

@@ -206,7 +206,6 @@ def test_batches_that_lay_ready_when_the_profiler_had_been_stopped_do_not_count(
     assert [each.index for each in found.measured] == [0, 1, 2, 3, 4, 5, 13, 14, 15, 16]
 
 
-@pytest.mark.xfail(strict=True, reason="the largest queue of any loader is taken instead of the training loader's")
 def test_another_loaders_queue_does_not_keep_steps_from_counting():
     traced = step(input_wait=ms(30), compute=ms(20), traced=True)
     found = profile(PLAIN * 3 + traced * 2 + PLAIN * 4)

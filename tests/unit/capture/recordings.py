@@ -24,9 +24,11 @@ def asked(steps: int | None = None, warmup: int = 0, trace_steps: int = 0, max_d
     return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid())
 
 
-def begin(folder: Path, **settings: Any) -> Session:
-    """A session that leaves no handlers in this process; settings as ``asked``'s."""
+def begin(folder: Path, *, listens: bool = False, **settings: Any) -> Session:
+    """A session that leaves no handlers in this process, except where it listens for the stop signal."""
     with pytest.MonkeyPatch.context() as patch:
+        if not listens:
+            patch.setattr("dlprof.capture.session._listen_in_main_thread", lambda: False)
         patch.setattr("os.register_at_fork", lambda **_: None)
         patch.setattr("atexit.register", lambda function: function)
         return Session(str(folder), asked(**settings))

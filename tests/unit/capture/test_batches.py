@@ -69,8 +69,8 @@ def test_a_parameter_is_a_tensor():
 
 
 def test_of_a_batch_of_countless_objects_a_bounded_number_is_described():
-    found = describe([[number] for number in range(50_000)])
-    assert 4096 <= found["others"] < 5000
+    assert describe(list(range(50_000)))["others"] < 5000
+    assert describe([[number] for number in range(50_000)])["others"] < 5000
 
 
 def test_a_nested_tensor_does_not_end_the_recording():

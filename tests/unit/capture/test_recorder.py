@@ -62,6 +62,7 @@ def test_what_a_process_is_for_is_said_before_its_main_thread_records(recorder, 
 
 def test_many_threads_that_live_briefly_leave_no_files_open(recorder):
     recorder.thread()
+    gc.collect()
     before = open_files()
     for _ in range(50):
         in_thread(lambda: recorder.thread().writer.add(Kind.FETCH, 3, 4))
@@ -178,6 +179,28 @@ def test_a_full_disk_at_the_end_does_not_reach_the_script(recorder, monkeypatch)
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", full)
         recorder.flush_all()
+
+
+def test_a_script_that_closes_all_files_ends_the_recording_and_keeps_its_own_files(tmp_path):
+    run(
+        START
+        + """
+thread = recorder.thread()
+thread.runnable_ns()
+os.closerange(3, 256)
+own = [os.open(f"{sys.argv[1]}/own-{n}", os.O_RDWR | os.O_CREAT) for n in range(20)]
+assert thread.runnable_ns() == 0
+thread.writer.add(Kind.BODY, 1, 2)
+try:
+    thread.writer.flush()
+    raise SystemExit("written into a file of the script")
+except OSError as error:
+    recorder.failed("flush", error)
+assert not recorder.on
+assert all(os.fstat(fd).st_size == 0 for fd in own)
+""",
+        str(tmp_path),
+    )
 
 
 # ---- fork ------------------------------------------------------------------------------------------------------------

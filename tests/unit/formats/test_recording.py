@@ -118,9 +118,11 @@ def test_without_loader_and_optimizer_nobody_trains(folder):
 STOP = {"event": "stop", "monotonic_ns": 9}
 
 
-def exit_with(exception: str | None, message: str | None = None, recorded: int = 9) -> dict[str, Any]:
-    spans = {"recorded": recorded, "lost": 0}
-    return {"event": "exit", "exception": exception, "message": message, "spans": spans, "torch": {}}
+def exit_with(
+    exception: str | None, message: str | None = None, *, recorded: int = 9, dead: dict[str, int] | None = None
+) -> dict[str, Any]:
+    facts = {"spans": {"recorded": recorded, "lost": 0}, "dead_workers": dead or {}, "torch": {}}
+    return {"event": "exit", "exception": exception, "message": message, **facts}
 
 
 KILLED = "DataLoader worker (pid 201) is killed by signal: Killed. "
@@ -150,10 +152,16 @@ GONE = "DataLoader worker (pid(s) 201) exited unexpectedly"
             id="a worker exited",
         ),
         pytest.param(
-            [exit_with("RuntimeError", KILLED)],
+            [exit_with("RuntimeError", KILLED, dead={"201": -9})],
             1,
             Ending(1, ExitReason.WORKER_DIED, f"RuntimeError: {KILLED}"),
             id="a worker was killed",
+        ),
+        pytest.param(
+            [exit_with("ConnectionResetError", "[Errno 104]", dead={"201": -9})],
+            1,
+            Ending(1, ExitReason.WORKER_DIED, "ConnectionResetError: [Errno 104]"),
+            id="a worker was killed and the main process met a closed connection",
         ),
         pytest.param(
             [exit_with("RuntimeError", "Caught ValueError in DataLoader worker process 0.")],

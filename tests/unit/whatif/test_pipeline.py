@@ -149,6 +149,11 @@ def test_nothing_measured_is_an_error():
         simulate(empty, [Scenario(0)])
 
 
+def test_times_that_are_no_times_are_an_error():
+    with pytest.raises(ValueError, match="fetch_cpu_ns: a cost is negative or not finite"):
+        simulate(measured(1, parts={GETITEM: part(cpu=np.nan)}, main=1, step=2), [Scenario(1)])
+
+
 # For any pipeline.
 
 times = st.floats(0, 50)
@@ -214,7 +219,7 @@ def test_cores_do_no_more_work_than_they_can(get, collate, blocked, hand, receiv
 def test_more_cores_are_never_slower(pipeline, count):
     pipeline = replace(pipeline, workers=0)
     few, many = (simulate(replace(pipeline, cores=it), [Scenario(count)], replicas=3) for it in (2.0, 3.0))
-    assert (many <= few * 1.03).all()
+    assert (many <= few * 1.03 + 0.1 * MS).all()
 
 
 @examples
@@ -222,7 +227,8 @@ def test_more_cores_are_never_slower(pipeline, count):
 def test_removing_more_never_saves_less(pipeline, count, in_order):
     now = Scenario(count, 2, in_order)
     one, both = simulate(pipeline, [now.without([GETITEM]), now.without([GETITEM, COLLATE])], replicas=3)
-    assert (both <= one * 1.03).all()
+    # A worker that is done sooner is woken more often, for a slice of the scheduler at most.
+    assert (both <= one * 1.03 + 2 * MS).all()
 
 
 @examples
