@@ -42,8 +42,7 @@ def _site() -> set[str]:
 
 def test_help_and_supervisor_load_nothing_heavy() -> None:
     loaded = loaded_by(
-        "import dlprof.cli.main, dlprof.capture.supervisor\n"
-        "assert dlprof.cli.main.main(['--help']) == 0"
+        "import dlprof.cli.main, dlprof.capture.supervisor\nassert dlprof.cli.main.main(['--help']) == 0"
     )
     assert not loaded & set(HEAVY)
 

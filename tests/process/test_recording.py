@@ -111,7 +111,8 @@ def _assert_complete(profile: Profile, batches: int, workers: int) -> None:
     for iterator, batch, end in zip(fetches.iterator, fetches.batch, fetches.end_ns, strict=True):
         if (iterator, batch) in arrival:
             assert end <= arrival[iterator, batch]
-    assert {track.role for track in profile.tracks} >= ({Role.MAIN, Role.WORKER, Role.FEEDER} if workers else {Role.MAIN})
+    roles = {Role.MAIN, Role.WORKER, Role.FEEDER} if workers else {Role.MAIN}
+    assert {track.role for track in profile.tracks} >= roles
     assert np.all(spans.end_ns >= spans.start_ns)
     if workers:
         received = spans.of(Kind.UNPICKLE)
