@@ -266,6 +266,23 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
+    notices += _phase_notices(profile, steps)
     if removed is not None and abs(removed.calibration_error) > _LARGE_ERROR:
         notices.append(Notice("simulator-off", 1, {"share": abs(removed.calibration_error)}))
+    return notices
+
+
+def _phase_notices(profile: Profile, steps: Steps) -> list[Notice]:
+    """Other loaders' time, one notice a loader."""
+    notices = []
+    names = {each.number: each.settings.get("dataset") for each in profile.loaders if each.pid == profile.main_pid}
+    for loader in sorted({phase.loader for phase in steps.phases}):
+        own = [phase for phase in steps.phases if phase.loader == loader]
+        values = {
+            "dataset": names.get(loader),
+            "batches": sum(phase.batches for phase in own),
+            "seconds": round(sum(phase.end_ns - phase.start_ns for phase in own) / 1e9, 3),
+            "wait_seconds": round(sum(phase.wait_ns for phase in own) / 1e9, 3),
+        }
+        notices.append(Notice("other-loader", len(own), values))
     return notices

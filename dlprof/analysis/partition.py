@@ -88,8 +88,11 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     device = here.of(Kind.USER_DEVICE).covered()
     checkpoint = here.of(Kind.CHECKPOINT).covered()
     requests = _requests(profile)
-    light = np.array([_light(step, device, requests, checkpoint) for step in measured])
-    open_shares, traced_rest = _open_shares(profile, steps.traced)
+    apart = _apart(steps)
+    light = np.array(
+        [_light(subtract(_parts_of(step), apart), step, device, requests, checkpoint) for step in measured]
+    )
+    open_shares, traced_rest = _open_shares(profile, steps.traced, apart)
     mean = light.mean(axis=0)
     rest = float(mean[CAUSES.index(Cause.OTHER)])
     ns = {cause: float(mean[place]) for place, cause in enumerate(CAUSES)}
@@ -106,14 +109,18 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
 
 
 def _requests(profile: Profile) -> Intervals:
-    """When the training thread was inside a request for a batch, to whichever loader."""
-    return process_spans(profile, Role.MAIN).of(Kind.NEXT).covered()
+    """When the training thread was inside a request for a batch or made an iterator, of whichever loader."""
+    return process_spans(profile, Role.MAIN).of(Kind.NEXT, Kind.ITER).covered()
 
 
-def _light(step: Step, device: Intervals, requests: Intervals, checkpoint: Intervals) -> Table:
-    """Causes of one untraced step as far as light spans tell; shape ``(len(CAUSES),)``, sums to the step."""
+def _apart(steps: Steps) -> Intervals:
+    """Other loaders' phases: their time is in no step."""
+    return union([phase.start_ns for phase in steps.phases], [phase.end_ns for phase in steps.phases])
+
+
+def _light(left: Intervals, step: Step, device: Intervals, requests: Intervals, checkpoint: Intervals) -> Table:
+    """Causes of one untraced step as far as light spans tell; shape ``(len(CAUSES),)``, sums to ``left``."""
     row = np.zeros(len(CAUSES))
-    left = _parts_of(step)
     within = intersect(left, requests)
     # The step's own request is in it already, unless another thread makes it.
     wait = union(np.append(within[:, 0], step.wait_start_ns), np.append(within[:, 1], step.wait_end_ns))
@@ -129,12 +136,13 @@ def _light(step: Step, device: Intervals, requests: Intervals, checkpoint: Inter
     return row
 
 
-def _open_shares(profile: Profile, traced: tuple[Step, ...]) -> tuple[Table, float | None]:
+def _open_shares(profile: Profile, traced: tuple[Step, ...], apart: Intervals) -> tuple[Table, float | None]:
     rows = []
     requests = _requests(profile)
     for step in traced:
         spans = _near(own_spans(profile), step)
-        left = subtract(subtract(_parts_of(step), union([step.wait_start_ns], [step.wait_end_ns])), requests)
+        left = subtract(subtract(_parts_of(step), apart), union([step.wait_start_ns], [step.wait_end_ns]))
+        left = subtract(left, requests)
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
         rows.append([length(part) for part in _open_parts(profile, spans, left)])
     if not rows or not np.any(rows):

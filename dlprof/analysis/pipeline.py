@@ -35,7 +35,8 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
     """
     loader = training_loader(profile, steps)
     rows = fetches.index()
-    known = [step for step in steps.measured if (step.iterator, step.batch) in rows]
+    # A step with another loader's phase within it has CPU time of that phase in its body.
+    known = [step for step in steps.measured if (step.iterator, step.batch) in rows and not step.phases_ns]
     if loader is None or not known:
         return None
     made = np.array([rows[step.iterator, step.batch] for step in known], dtype=np.int64)

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.model.intervals import overlap, union
 from dlprof.model.kinds import Flag, Kind
 from dlprof.model.profile import Profile, Spans
-from dlprof.model.steps import Step, Steps
+from dlprof.model.steps import Phase, Step, Steps
 
 NO_LOADER = 0
 """The number of the "loader" of a script that steps an optimizer without a DataLoader."""
@@ -46,9 +47,10 @@ def find_steps(profile: Profile) -> Steps:
     if loader == NO_LOADER:
         steps = _optimizer_steps(profile, spans, optimizer)
         return Steps(tuple(steps), NO_LOADER, False, 0)
+    phases = _phases(profile, spans, requests, training)
     taken = taken.where(np.isin(loaders, training))
-    steps = _loader_steps(profile, spans, taken, optimizer)
-    return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps))
+    steps = _loader_steps(profile, spans, taken, optimizer, training, phases)
+    return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps), phases)
 
 
 def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.int64], optimizer: Spans) -> list[int]:
@@ -70,13 +72,49 @@ def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.in
     return [loader for loader in ranked if settings.get(loader) == settings.get(ranked[0])]
 
 
-def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans) -> list[Step]:
+def _phases(profile: Profile, spans: Spans, requests: Spans, training: list[int]) -> tuple[Phase, ...]:
+    """Iterations over other loaders that lie within one step or between steps.
+
+    One that reaches over several steps (``zip`` of two loaders), or that comes with most steps (``next(iter(other))``),
+    is part of the steps instead.
+    """
+    own = [iteration for iteration in profile.iterations if iteration.pid == profile.main_pid]
+    begun = spans.of(Kind.ITER)
+    begun_ns = dict(zip(begun.iterator.tolist(), begun.start_ns.tolist(), strict=True))
+    bodies = spans.of(Kind.BODY)
+    steps = bodies.where(np.isin(bodies.iterator, [each.number for each in own if each.loader in training]))
+    found = []
+    for iteration in own:
+        asked = requests.where(requests.iterator == iteration.number)
+        if iteration.loader in training or not len(asked):
+            continue
+        start = begun_ns.get(iteration.number, int(asked.start_ns[0]))
+        end = int(asked.end_ns.max())
+        if not _count(steps.start_ns, start, end):
+            given = int(((asked.flags & int(Flag.ENDED)) == 0).sum())
+            found.append(Phase(iteration.loader, start, end, given, int(asked.duration_ns().sum())))
+    often = Counter(phase.loader for phase in found)
+    return tuple(phase for phase in found if often[phase.loader] * 2 < len(steps))
+
+
+def _loader_steps(
+    profile: Profile,
+    spans: Spans,
+    taken: Spans,
+    optimizer: Spans,
+    training: list[int],
+    phases: tuple[Phase, ...],
+) -> list[Step]:
     bodies = spans.of(Kind.BODY)
     body_of = {(int(i), int(b)): row for row, (i, b) in enumerate(zip(bodies.iterator, bodies.batch, strict=True))}
+    numbers = [each.number for each in profile.iterations if each.pid == profile.main_pid and each.loader in training]
     iterations = spans.of(Kind.ITER)
+    iterations = iterations.where(np.isin(iterations.iterator, numbers))
+    # Where each iteration gives one batch, as in ``next(iter(loader))``, making it is part of every step.
+    one_each = len(taken) < 2 * len(iterations)
     window = spans.of(Kind.TRACED)
     ready = _worker_ready(profile)
-    loaders = {each.number: each.loader for each in profile.iterations if each.pid == profile.main_pid}
+    apart = union([phase.start_ns for phase in phases], [phase.end_ns for phase in phases])
     steps: list[Step] = []
     for index in range(len(taken)):
         iterator, batch = int(taken.iterator[index]), int(taken.batch[index])
@@ -85,11 +123,12 @@ def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans
             continue
         start, end = int(bodies.start_ns[row]), int(bodies.end_ns[row])
         # A new iteration begun within the body means that the loop was left with ``break``.
-        if np.any((iterations.start_ns >= start) & (iterations.start_ns < end)):
+        if _count(iterations.start_ns, start, end) and not one_each:
             continue
         request, arrival = int(taken.start_ns[index]), int(taken.end_ns[index])
         began = min(max(request, ready.get((iterator, batch), request)), arrival)
-        inside = (optimizer.start_ns >= start) & (optimizer.start_ns < end)
+        if one_each:
+            began = request
         steps.append(
             Step(
                 index=index,
@@ -100,13 +139,18 @@ def _loader_steps(profile: Profile, spans: Spans, taken: Spans, optimizer: Spans
                 body_start_ns=start,
                 body_end_ns=end,
                 startup_ns=began - request,
-                optimizer_steps=int(inside.sum()),
+                optimizer_steps=_count(optimizer.start_ns, start, end),
                 traced=_traced(window, request, end),
                 measured=False,
+                phases_ns=int(overlap(apart, [start], [end])[0]),
             )
         )
-    training = int(loaders.get(steps[0].iterator, NO_LOADER)) if steps else NO_LOADER
-    return _mark_measured(profile, steps, window, _queued_batches(profile, training))
+    return _mark_measured(profile, steps, window, _queued_batches(profile, training[0]))
+
+
+def _count(moments: npt.NDArray[np.int64], start_ns: int, end_ns: int) -> int:
+    """How many of the moments, in order, lie in ``[start_ns, end_ns)``."""
+    return int(np.searchsorted(moments, end_ns) - np.searchsorted(moments, start_ns))
 
 
 def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[Step]:

@@ -24,6 +24,7 @@ class Step:
         optimizer_steps: Optimizer steps within.
         traced: Under torch.profiler.
         measured: Counts for the step time: neither warm-up, nor traced, nor just after the profiler was stopped.
+        phases_ns: Part of the time outside the request that belongs to other loaders' phases and not to the step.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Step:
     optimizer_steps: int
     traced: bool
     measured: bool
+    phases_ns: int = 0
 
     @property
     def wait_ns(self) -> int:
@@ -45,13 +47,32 @@ class Step:
 
     @property
     def body_ns(self) -> int:
-        """Time outside the request."""
-        return self.body_end_ns - self.body_start_ns
+        """Time outside the request, without other loaders' phases."""
+        return self.body_end_ns - self.body_start_ns - self.phases_ns
 
     @property
     def duration_ns(self) -> int:
         """The step's length."""
         return self.wait_ns + self.body_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One iteration over a loader that is not the training loop's: validation, a sanity check.
+
+    Attributes:
+        loader: The loader's number.
+        start_ns: Its iterator was asked for.
+        end_ns: Its last request had returned.
+        batches: Batches it gave.
+        wait_ns: Time inside its requests.
+    """
+
+    loader: int
+    start_ns: int
+    end_ns: int
+    batches: int
+    wait_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +84,14 @@ class Steps:
         loader: Number of the training loop's loader; 0 where steps are optimizer steps; None where there are none.
         inference: There are batches and no optimizer step.
         incomplete: Batches taken that did not become a step (the last before a ``break``, the run's end).
+        phases: Iterations over other loaders, in order; their time is in no step.
     """
 
     all: tuple[Step, ...]
     loader: int | None
     inference: bool
     incomplete: int
+    phases: tuple[Phase, ...] = ()
 
     @property
     def measured(self) -> tuple[Step, ...]:

@@ -104,6 +104,14 @@ def test_items_that_were_not_timed_are_counted_too():
     assert wall_ms(found) == {Component.DATASET_GETITEM: 0.1}
 
 
+def test_the_number_of_items_is_estimated_and_their_time_is_not():
+    found = one_fetch(us(100), Span(Kind.GETITEM, 0, us(10), weight=16), Span(Kind.COLLATE, us(60), us(100)))
+    assert wall_ms(found) == {
+        Component.DATASET_GETITEM: pytest.approx(0.06),
+        Component.COLLATE_FN: pytest.approx(0.04),
+    }
+
+
 def test_an_estimate_never_exceeds_the_whole():
     found = one_fetch(us(100), Span(Kind.TOKENIZER, 0, us(10), weight=16), Span(Kind.COLLATE, us(60), us(100)))
     assert wall_ms(found) == {

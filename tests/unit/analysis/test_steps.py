@@ -103,10 +103,17 @@ def test_validation_first_and_longer_than_training_is_not_the_training_loop():
     assert (found.loader, len(found.all)) == (TRAINING, 5)
 
 
-def test_a_step_in_which_validation_ran_does_not_count():
+def test_a_validation_within_a_step_is_a_phase_of_its_own():
     found = find_steps(profile(PLAIN * 3 + validation(PLAIN * 2) + PLAIN * 3))
-    assert durations_ms(found) == [40] * 5
-    assert found.incomplete == 1
+    assert durations_ms(found) == [40] * 6
+    (phase,) = found.phases
+    assert (phase.loader != TRAINING, phase.batches) == (True, 2)
+    assert [each.phases_ns > 0 for each in found.all] == [False, False, True, False, False, False]
+
+
+def test_a_second_loader_that_comes_with_every_step_is_part_of_it():
+    found = find_steps(profile((PLAIN + validation(PLAIN)) * 6))
+    assert found.phases == ()
 
 
 def test_gradient_accumulation_makes_a_step_of_every_batch():
