@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dlprof.capture.in_process import profile
     from dlprof.capture.marks import iterate, span
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "iterate", "span"]
+__all__ = ["__version__", "iterate", "profile", "span"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from dlprof.capture import marks
 
         return getattr(marks, name)
+    if name == "profile":
+        from dlprof.capture.in_process import profile
+
+        return profile
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from dlprof.capture import seams
 from dlprof.capture.dataloader import DataLoaderHooks
+from dlprof.capture.patches import Patches
 from dlprof.capture.post_import import PostImportFinder
 from dlprof.capture.recorder import now
 from dlprof.capture.session import Session
@@ -25,30 +27,44 @@ def current() -> Session | None:
     return _session
 
 
-def install(folder: str) -> None:
+def install(folder: str) -> Patches:
     """Hook torch's loader and optimizers, ``torch.save`` and the seams, each when the script imports it.
 
     Args:
         folder: The recording folder.
 
+    Returns:
+        What was replaced; ``restore`` takes all hooks back.
+
     Raises:
         OSError, ValueError, TypeError: The folder holds no settings that can be read.
     """
     global _session  # noqa: PLW0603 - one session a process
+    patches = Patches()
     session = Session(folder, load_settings(folder))
     # An empty file tells that the hooks are in place here, whether or not there will be anything to record.
     os.close(os.open(f"{folder}/{os.getpid()}{event_file.SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     _session = session
+    patches.when_restored(_forget)
     loader_hooks = DataLoaderHooks(session)
+    patches.when_restored(loader_hooks.restore)
     table: dict[str, Callable[[ModuleType], None]] = {
-        "torch.utils.data._utils.worker": lambda module: _hook_worker(session, loader_hooks, module),
+        "torch.utils.data._utils.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
         "torch.utils.data.dataloader": loader_hooks.install,
-        "torch.optim.optimizer": lambda module: _hook_optimizers(session, module),
-        "torch.serialization": lambda module: _hook_save(session, module),
-        **seams.hooks(session.recorder),
+        "torch.optim.optimizer": lambda module: _hook_optimizers(session, patches, module),
+        "torch.serialization": lambda module: _hook_save(session, patches, module),
+        **seams.hooks(session.recorder, patches),
     }
     guarded = {name: _guarded(session, name, hook) for name, hook in table.items()}
-    PostImportFinder(guarded).install()
+    finder = PostImportFinder(guarded)
+    finder.install()
+    patches.when_restored(lambda: sys.meta_path.remove(finder))
+    return patches
+
+
+def _forget() -> None:
+    global _session  # noqa: PLW0603 - see install
+    _session = None
 
 
 def _guarded(session: Session, name: str, hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
@@ -61,22 +77,22 @@ def _guarded(session: Session, name: str, hook: Callable[[ModuleType], None]) ->
     return run
 
 
-def _hook_worker(session: Session, loader_hooks: DataLoaderHooks, module: Any) -> None:
-    module._worker_loop = timed_worker_loop(session, loader_hooks, module._worker_loop)
+def _hook_worker(session: Session, loader_hooks: DataLoaderHooks, patches: Patches, module: Any) -> None:
+    patches.set(module, "_worker_loop", timed_worker_loop(session, loader_hooks, module._worker_loop))
 
 
-def _hook_optimizers(session: Session, module: Any) -> None:
+def _hook_optimizers(session: Session, patches: Patches, module: Any) -> None:
     def before(*_: Any) -> None:
         session.optimizer_begins()
 
     def after(*_: Any) -> None:
         session.optimizer_ends()
 
-    module.register_optimizer_step_pre_hook(before)
-    module.register_optimizer_step_post_hook(after)
+    patches.when_restored(module.register_optimizer_step_pre_hook(before).remove)
+    patches.when_restored(module.register_optimizer_step_post_hook(after).remove)
 
 
-def _hook_save(session: Session, module: Any) -> None:
+def _hook_save(session: Session, patches: Patches, module: Any) -> None:
     import functools
 
     original = module.save
@@ -94,4 +110,8 @@ def _hook_save(session: Session, module: Any) -> None:
                 except Exception as error:
                     recorder.failed("save", error)
 
-    module.save = save
+    patches.set(module, "save", save)
+    torch = sys.modules.get("torch")
+    if getattr(torch, "save", None) is original:
+        # torch was imported before us and has taken the name over.
+        patches.set(torch, "save", save)

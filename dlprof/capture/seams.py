@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dlprof.capture.patches import Patches
 from dlprof.capture.recorder import Recorder, now, thread_cpu
 from dlprof.model.kinds import Kind
 
@@ -107,12 +108,14 @@ class Sampled:
         self._left = self.weight - 1
 
 
-def hooks(recorder: Recorder) -> dict[str, Callable[[ModuleType], None]]:
-    """The hook of each module in ``SEAMS``, to be called when it has been imported."""
-    return {module: functools.partial(_wrap_all, recorder, callables) for module, callables in SEAMS.items()}
+def hooks(recorder: Recorder, patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
+    """The hook of each module in ``SEAMS``, to be called when it has been imported; ``patches`` can take it back."""
+    return {module: functools.partial(_wrap_all, recorder, patches, callables) for module, callables in SEAMS.items()}
 
 
-def _wrap_all(recorder: Recorder, callables: tuple[tuple[str, Kind], ...], module: ModuleType) -> None:
+def _wrap_all(
+    recorder: Recorder, patches: Patches, callables: tuple[tuple[str, Kind], ...], module: ModuleType
+) -> None:
     for path, kind in callables:
         owner: Any = module
         *parents, name = path.split(".")
@@ -123,7 +126,7 @@ def _wrap_all(recorder: Recorder, callables: tuple[tuple[str, Kind], ...], modul
         if not callable(original):
             continue
         try:
-            setattr(owner, name, _timed(recorder, original, kind, f"{module.__name__}.{path}"))
+            patches.set(owner, name, _timed(recorder, original, kind, f"{module.__name__}.{path}"))
         except (AttributeError, TypeError) as error:
             recorder.notice("seam-not-hooked", name=f"{module.__name__}.{path}", error=str(error))
 

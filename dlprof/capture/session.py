@@ -17,6 +17,7 @@ import weakref
 from typing import Any
 
 from dlprof.capture import batches
+from dlprof.capture.device import StarvationPairs, device_facts
 from dlprof.capture.loop import OPTIMIZER_LOOP, Action, Loop
 from dlprof.capture.recorder import Recorder, ThreadRecord, in_words, now, process_cpu, thread_cpu
 from dlprof.capture.tracing import Tracer
@@ -31,12 +32,13 @@ STOP_SIGNAL = signal.SIGRTMAX - 7
 class Request:
     """One request for a batch in progress; what ``before_request`` knows and ``after_request`` needs."""
 
-    __slots__ = ("cpu", "loader", "nested", "process_cpu", "runnable", "start", "thread")
+    __slots__ = ("cpu", "events", "loader", "nested", "process_cpu", "runnable", "start", "thread")
 
-    def __init__(self, thread: ThreadRecord, loader: int, nested: bool) -> None:
+    def __init__(self, thread: ThreadRecord, loader: int, nested: bool, events: Any) -> None:
         self.thread = thread
         self.loader = loader
         self.nested = nested
+        self.events = events
         self.process_cpu = process_cpu()
         self.runnable = thread.runnable_ns()
         self.cpu = thread_cpu()
@@ -63,9 +65,11 @@ class Session:
     def _begin(self) -> None:
         self._loop = Loop(self._settings, _any_optimizer)
         self._tracer = Tracer(self.recorder)
+        self._starvation = StarvationPairs(self.recorder)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._by_id: dict[int, int] = {}
         self._workers: dict[int, Any] = {}
+        self._complete = False
         self._loader_count = 0
         self._iterator_count = 0
         self._counted = OPTIMIZER_LOOP
@@ -80,6 +84,7 @@ class Session:
 
     def _after_fork(self) -> None:
         self._tracer.abandon()
+        self._starvation.abandon()
         self.recorder.after_fork()
         self._begin()
 
@@ -145,7 +150,7 @@ class Session:
             SystemExit: All steps are recorded and the script is to end.
         """
         recorder = self.recorder
-        if not recorder.on:
+        if not recorder.on or self._complete:
             if self._loop.done:
                 self._stop_script()
             return None
@@ -155,8 +160,11 @@ class Session:
             if not nested:
                 self._end_body(loader)
                 self._decide(loader)
+                if self._complete:
+                    return None
             thread.data_depth += 1
-            return Request(thread, loader, nested)
+            events = None if nested or self._tracer.on else self._starvation.entered(thread)
+            return Request(thread, loader, nested, events)
         except Exception as error:
             recorder.failed("request", error)
             return None
@@ -175,6 +183,8 @@ class Session:
             ready: Batches that lay ready when it was asked, -1 if not known.
         """
         end = now()
+        if request.events is not None and not ended:
+            self._starvation.left(request.events, request.start, end, number, iterator)
         thread = request.thread
         thread.data_depth -= 1
         try:
@@ -295,7 +305,16 @@ class Session:
         if training is not None:
             self._loop.trace_ended(self._loop.taken(training))
 
+    def close(self) -> None:
+        """Write everything that is known and stop recording, while the process goes on."""
+        self._at_exit()
+        atexit.unregister(self._at_exit)
+        self.recorder.on = False
+
     def _stop_script(self) -> None:
+        if not self._settings.ends_script:
+            self._complete = True
+            return
         if not self._stop_ns:
             self._stop_ns = now()
             self.recorder.event("stop", monotonic_ns=self._stop_ns)
@@ -381,6 +400,7 @@ class Session:
     def _finish(self) -> None:
         error = getattr(sys, "last_value", None)
         # A step that no further request has ended is not a step: what came after it was something else.
+        self._starvation.finish()
         try:
             self._tracer.export()
         except Exception as problem:
@@ -425,7 +445,5 @@ def _torch_facts() -> dict[str, Any]:
         return {}
     facts: dict[str, Any] = {"version": str(torch.__version__), "threads": torch.get_num_threads()}
     with contextlib.suppress(Exception):
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            index = torch.cuda.current_device()
-            facts |= {"device": f"cuda:{index}", "device_name": torch.cuda.get_device_name(index)}
+        facts |= device_facts()
     return facts

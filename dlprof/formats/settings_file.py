@@ -24,6 +24,7 @@ class Settings:
         trace_steps: Steps under torch.profiler; 0 for none.
         max_disk_bytes: Recording stops when a process has written this much.
         supervisor_pid: The process that waits for the script.
+        ends_script: Whether the script is ended after the steps; else only the recording is.
     """
 
     steps: int | None
@@ -31,6 +32,7 @@ class Settings:
     trace_steps: int
     max_disk_bytes: int
     supervisor_pid: int
+    ends_script: bool = True
 
     def save(self, folder: Path) -> None:
         """Write into the recording folder ``folder``."""

@@ -367,6 +367,15 @@ def test_what_the_pin_memory_thread_read_long_ago_is_not_the_main_threads_unpick
     assert all(row.start_ns >= called.start_ns for row in written(hooks, Kind.UNPICKLE))
 
 
+@pytest.mark.xfail(strict=True, reason="the number is kept only where the main thread read the batch itself")
+def test_out_of_order_a_batch_that_the_pin_memory_thread_read_keeps_its_number(hooks):
+    iterator = Receiving()
+    iterator._rcvd_idx, iterator._in_order = 0, False
+    state = hooks._states[iterator] = IteratorState(1)
+    hooks._timed_get_data(lambda _: (3, "a batch that lay pinned in the queue"))(iterator)
+    assert hooks_module._number(iterator, state) == 3
+
+
 def test_tasks_that_are_sent_are_numbered(hooks):
     iterator = Receiving()
     hooks._states[iterator] = IteratorState(1)
@@ -568,6 +577,13 @@ def test_a_batch_that_cannot_be_described_does_not_end_the_recording(hooks, monk
     monkeypatch.setattr("dlprof.capture.batches.describe", confused)
     list(DataLoader(Squares(), batch_size=4))
     assert len(written(hooks, Kind.BODY)) == 3
+
+
+def test_a_recording_that_has_ended_records_nothing_more(hooks, tmp_path):
+    session_of(hooks).recorder.on = False
+    assert len(list(DataLoader(Squares(), batch_size=4))) == 3
+    assert written(hooks) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from recordings import begin, events, rows
 
 from dlprof.capture import install
+from dlprof.capture.patches import Patches
 from dlprof.model.kinds import Kind
 
 
@@ -46,8 +47,11 @@ def serialization(session):
         return len(to)
 
     module.save = save
-    install._hook_save(session, module)
-    return module
+    patches = Patches()
+    install._hook_save(session, patches, module)
+    yield module
+    patches.restore()
+    assert module.save is save
 
 
 def test_saving_is_a_checkpoint(session, serialization, tmp_path):
@@ -83,9 +87,21 @@ def test_a_recording_that_fails_does_not_keep_the_script_from_saving(session, se
 def test_every_optimizers_step_is_seen(session, tmp_path):
     module = ModuleType("torch.optim.optimizer")
     hooks = {}
-    module.register_optimizer_step_pre_hook = lambda hook: hooks.update(before=hook)
-    module.register_optimizer_step_post_hook = lambda hook: hooks.update(after=hook)
-    install._hook_optimizers(session, module)
+
+    class Handle:
+        def __init__(self, **hook) -> None:
+            self.name = next(iter(hook))
+            hooks.update(hook)
+
+        def remove(self) -> None:
+            del hooks[self.name]
+
+    module.register_optimizer_step_pre_hook = lambda hook: Handle(before=hook)
+    module.register_optimizer_step_post_hook = lambda hook: Handle(after=hook)
+    patches = Patches()
+    install._hook_optimizers(session, patches, module)
     assert hooks["before"]("optimizer", (), {}) is None
     assert hooks["after"]("optimizer", (), {}) is None
     assert len(written(session, tmp_path, Kind.OPTIMIZER)) == 1
+    patches.restore()
+    assert hooks == {}

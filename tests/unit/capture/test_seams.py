@@ -13,6 +13,7 @@ from recordings import asked, events, rows
 
 from dlprof.capture import recorder as recorder_module
 from dlprof.capture import seams
+from dlprof.capture.patches import Patches
 from dlprof.capture.recorder import Recorder
 from dlprof.capture.seams import SEAMS, Sampled
 from dlprof.model.kinds import Kind
@@ -80,8 +81,10 @@ def library(clock, monkeypatch):
     return module
 
 
-def hook(recorder: Recorder, module: ModuleType, *callables: tuple[str, Kind]) -> None:
-    seams._wrap_all(recorder, callables, module)
+def hook(recorder: Recorder, module: ModuleType, *callables: tuple[str, Kind]) -> Patches:
+    patches = Patches()
+    seams._wrap_all(recorder, patches, callables, module)
+    return patches
 
 
 @pytest.fixture
@@ -143,6 +146,14 @@ def test_a_method_written_in_c_is_wrapped_too(recorder, at_work, tmp_path):
     assert module.Text("abc").encode() == "ABC"
     recorder.flush_all()
     assert len(rows(tmp_path, Kind.TOKENIZER)) == 1
+
+
+def test_what_was_wrapped_can_be_given_back(library, recorder):
+    before = library.encode, vars(library.Tokenizer)["encode"]
+    patches = hook(recorder, library, ("encode", Kind.TOKENIZER), ("Tokenizer.encode", Kind.TOKENIZER))
+    assert library.encode is not before[0]
+    patches.restore()
+    assert (library.encode, vars(library.Tokenizer)["encode"]) == before
 
 
 def test_a_class_that_inherits_the_method_is_left_alone(library, recorder):
@@ -289,7 +300,7 @@ def test_a_tokenizer_is_hooked_and_can_still_be_pickled(recorder, at_work, tmp_p
 
 
 def test_there_is_a_hook_for_every_module_of_the_table(recorder):
-    assert set(seams.hooks(recorder)) == set(SEAMS)
+    assert set(seams.hooks(recorder, Patches())) == set(SEAMS)
 
 
 def test_pillow_is_hooked_and_its_pictures_stay_the_same(recorder, at_work, tmp_path, monkeypatch):

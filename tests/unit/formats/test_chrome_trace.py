@@ -221,6 +221,9 @@ def test_torchs_events_stay_as_they_are_and_ours_come_to_their_clock(tmp_path):
     assert document["baseTimeNanoseconds"] == 1_234
     assert document["traceEvents"][:2] == theirs
     assert near(bars(document), shown(WITH_WORKERS, offset))
+    requests = [event for event in of_phase(document, "X") if event["name"] == "next(loader)"]
+    for end in of_phase(document, "f"):
+        assert any(each["ts"] <= end["ts"] <= each["ts"] + each["dur"] for each in requests)
 
 
 def test_what_torch_recorded_is_not_written_a_second_time_as_ours(tmp_path):

@@ -111,10 +111,12 @@ def test_a_forecast_names_what_keeps_the_step_from_being_shorter(pipeline, worke
         (computing(1, parts={GETITEM: part(cpu=40)}), 2, Confidence.HIGH),
         (computing(2, step=20), 3, Confidence.LOW),  # more than there are cores
         (computing(2, step=20), 2, Confidence.HIGH),
+        (computing(0, step=49, main_cpu=15), 1, Confidence.LOW),  # threads of the step meet at barriers
         (computing(1, parts={GETITEM: part(cpu=40, batches=12)}), 2, Confidence.MEDIUM),
         (computing(1, parts={GETITEM: part(cpu=40, batches=9)}), 1, Confidence.LOW),
         (computing(0, step=49), 1, Confidence.HIGH),
         (computing(0, step=49, handover_known=False), 1, Confidence.MEDIUM),
+        (computing(0, step=49, handover=8, receive=4), 1, Confidence.MEDIUM),
     ],
 )
 def test_confidence(pipeline, workers, confidence):

@@ -184,7 +184,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 workers = st.integers(1, 5)
-examples = settings(max_examples=15, deadline=None)
+examples = settings(max_examples=10, deadline=None)
 
 
 @examples

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BOOTSTRAP, Scripts
+from hooked_scripts import BOOTSTRAP, Scripts
 
 from dlprof.formats.recording import Recording, assemble, how_it_ended, read_recording, training_process
 from dlprof.formats.settings_file import FOLDER_VARIABLE, Settings
