@@ -324,8 +324,8 @@ class _Loop:
                 track = self._stream() if kind in _DEVICE_KINDS else 0
                 self._add(kind, self.now, self.now + length, track=track, name=f"a {kind.name.lower()}")
             self.now += length
-        if self.now == began:
-            self.now += us(1)
+        # Optimizer steps are the last part of it.
+        self.now = max(self.now, began + max(1, plan.optimizer_steps) * _OPTIMIZER_NS)
         for number in range(plan.optimizer_steps):
             end = self.now - number * _OPTIMIZER_NS
             self._add(Kind.OPTIMIZER, end - _OPTIMIZER_NS, end)
@@ -445,8 +445,8 @@ class _Loop:
         reading = max(request, sent)
         read = reading + plan.receive
         self.now = read + plan.unpickle
-        self._add(Kind.RECEIVE, reading, read, value=1000, **at)
-        self._add(Kind.UNPICKLE, read, self.now, **at)
+        self._add(Kind.RECEIVE, reading, read, on_cpu_ns=read - reading, value=1000, **at)
+        self._add(Kind.UNPICKLE, read, self.now, on_cpu_ns=self.now - read, **at)
         queue.sent[batch + self.prefetch * self.workers] = self.now
 
     # -- writing down

@@ -104,8 +104,10 @@ def _handover(profile: Profile, steps: list[Step], workers: int) -> tuple[Row, R
         return np.full(len(steps), float(worker)), np.full(len(steps), float(main)), True
     pickling = _per_batch(profile, Kind.PICKLE, on_cpu=True)
     sending = _per_batch(profile, Kind.SEND, on_cpu=False)
-    receiving = _per_batch(profile, Kind.RECEIVE, on_cpu=False)
-    unpickling = _per_batch(profile, Kind.UNPICKLE, on_cpu=False)
+    # On a core only: while it unpickles, the main thread waits for the worker, whose descriptors it fetches and which
+    # may be computing. That wait was measured to change the step by next to nothing.
+    receiving = _per_batch(profile, Kind.RECEIVE, on_cpu=True)
+    unpickling = _per_batch(profile, Kind.UNPICKLE, on_cpu=True)
     keys = [(step.iterator, step.batch) for step in steps]
     worker_cost = np.array([pickling.get(key, 0.0) + sending.get(key, 0.0) for key in keys])
     main_cost = np.array([receiving.get(key, 0.0) + unpickling.get(key, 0.0) for key in keys])

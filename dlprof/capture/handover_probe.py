@@ -66,7 +66,7 @@ def _measured(folder: Path) -> Handover | None:
         return found
 
     worker = (durations(Kind.PICKLE, "on_cpu_ns"), durations(Kind.SEND))
-    main = (durations(Kind.RECEIVE), durations(Kind.UNPICKLE))
+    main = (durations(Kind.RECEIVE, "on_cpu_ns"), durations(Kind.UNPICKLE, "on_cpu_ns"))
     if not all((*worker, *main)):
         return None
     medians = [sum(int(np.median(values)) for values in side) for side in (worker, main)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import MAIN_PID, Span, ms, one_step, profile, recorded, reordered, shifted, step, steps_of, us
+from builders import MAIN_PID, Span, ms, one_step, profile, recorded, reordered, shifted, step, steps_of, us, validation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +66,14 @@ def test_a_checkpoint_of_which_a_part_lies_in_no_step_counts_with_the_other_part
     found = recorded([Span(Kind.CHECKPOINT, 80, 500)])
     parts = partition(found, steps_of(one_step((0, 50), (50, 100))))
     assert parts.mean.ns[Cause.CHECKPOINT] == 20
+
+
+def test_validation_within_a_step_is_nobodys():
+    plain = step(input_wait=ms(30), compute=ms(10))
+    found = profile(plain * 3 + validation(step(getitem=ms(50), checkpoint=ms(50)) * 2) + plain * 3)
+    assert causes_ms(found) == {Cause.INPUT_WAIT: 30, Cause.OTHER: 10}
+    durations = [each.duration_ns for each in find_steps(found).measured]
+    assert cut(found).mean.step_ns == pytest.approx(np.mean(durations))
 
 
 def test_dlprofs_own_work_between_the_parts_of_a_step_is_nobodys():
