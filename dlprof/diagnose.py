@@ -16,7 +16,7 @@ from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.partition import Partition, partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
-from dlprof.analysis.verdict import FEW_STEPS, MANY_STEPS, candidates_outside_input, judge
+from dlprof.analysis.verdict import FEW_STEPS, MANY_STEPS, candidates_outside_input, judge, startup_candidate
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component
@@ -75,7 +75,7 @@ def diagnose(profile: Profile) -> Report:
     measured = _measure(profile)
     removed = removal(measured.pipeline) if measured.pipeline is not None else None
     notices = _notices(profile, measured, removed)
-    judgement = _judge(measured, removed, notices)
+    judgement = _judge(profile, measured, removed, notices)
     findings = _findings(profile, measured, judgement)
     advice, refusals = advise(findings)
     return Report(
@@ -123,11 +123,13 @@ def _measure(profile: Profile) -> _Measured:
 # ---- verdict -------------------------------------------------------------------------------------------------------
 
 
-def _judge(measured: _Measured, removed: Removal | None, notices: Iterable[Notice]) -> Judgement:
+def _judge(profile: Profile, measured: _Measured, removed: Removal | None, notices: Iterable[Notice]) -> Judgement:
     candidates: list[Candidate] = []
     if measured.parts is not None:
         candidates += candidates_outside_input(measured.parts)
         candidates += _input_candidates(measured, removed)
+        startup = startup_candidate(profile, measured.steps, measured.parts)
+        candidates += [startup] if startup else []
     doubts = tuple(notice.slug for notice in notices if notice.slug in DOUBTS)
     all_input = removed.all_input if removed else None
     return judge(measured.parts, candidates, all_input, doubts)

@@ -139,8 +139,9 @@ def _light(left: Intervals, step: Step, device: Intervals, requests: Intervals, 
 def _open_shares(profile: Profile, traced: tuple[Step, ...], apart: Intervals) -> tuple[Table, float | None]:
     rows = []
     requests = _requests(profile)
+    own = own_spans(profile) if traced else profile.spans
     for step in traced:
-        spans = _near(own_spans(profile), step)
+        spans = _near(own, step)
         left = subtract(subtract(_parts_of(step), apart), union([step.wait_start_ns], [step.wait_end_ns]))
         left = subtract(left, requests)
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())

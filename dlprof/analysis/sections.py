@@ -12,7 +12,7 @@ from dlprof.analysis.components import PARTS, Fetches
 from dlprof.analysis.input_wait import WAIT_COMPONENTS
 from dlprof.analysis.partition import Partition, device_compute_ns
 from dlprof.analysis.scope import own_spans, process_spans
-from dlprof.model.intervals import clip, length
+from dlprof.model.intervals import clip, length, overlap
 from dlprof.model.kinds import Cause, Component, Kind, Role
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.profile import Loader, Profile, Spans
@@ -234,7 +234,9 @@ def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Compone
             found[component] = _spread(spent)
     sampler = process_spans(profile).of(Kind.SAMPLER)
     if len(_within(sampler, steps.measured)):
-        found[Component.SAMPLER] = _spread(np.array([_inside(sampler, step) for step in steps.measured]))
+        begins = [step.wait_start_ns for step in steps.measured]
+        ends = [step.body_end_ns for step in steps.measured]
+        found[Component.SAMPLER] = _spread(overlap(sampler.covered(), begins, ends))
     return found
 
 
@@ -250,10 +252,6 @@ def _by_batch(spans: Spans, steps: Iterable[Step]) -> npt.NDArray[np.float64] | 
         spent[iterator, batch] = spent.get((iterator, batch), 0.0) + duration
     values = [spent[step.iterator, step.batch] for step in steps if (step.iterator, step.batch) in spent]
     return np.array(values) if values else None
-
-
-def _inside(spans: Spans, step: Step) -> int:
-    return length(clip(spans.covered(), step.wait_start_ns, step.body_end_ns))
 
 
 def _busy_ratio(steps: Steps, fetches: Fetches, loader: Loader) -> float | None:

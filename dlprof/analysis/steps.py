@@ -83,11 +83,14 @@ def _phases(profile: Profile, spans: Spans, requests: Spans, training: list[int]
     begun_ns = dict(zip(begun.iterator.tolist(), begun.start_ns.tolist(), strict=True))
     bodies = spans.of(Kind.BODY)
     steps = bodies.where(np.isin(bodies.iterator, [each.number for each in own if each.loader in training]))
+    order = np.argsort(requests.iterator, kind="stable")
+    numbers = requests.iterator[order]
     found = []
     for iteration in own:
-        asked = requests.where(requests.iterator == iteration.number)
-        if iteration.loader in training or not len(asked):
+        first, last = np.searchsorted(numbers, [iteration.number, iteration.number + 1])
+        if iteration.loader in training or first == last:
             continue
+        asked = requests.where(order[first:last])
         start = begun_ns.get(iteration.number, int(asked.start_ns[0]))
         end = int(asked.end_ns.max())
         if not _count(steps.start_ns, start, end):

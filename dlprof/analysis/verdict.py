@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from dlprof.analysis.partition import Partition
+from dlprof.analysis.scope import process_spans
 from dlprof.model.diagnosis import Candidate, Judgement
-from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, Kind
 from dlprof.model.pipeline import Interval
+from dlprof.model.profile import Profile
+from dlprof.model.steps import Steps
 
 WORTH = 0.20
 """A cause whose removal saves less of the mean step than this does not bound it."""
@@ -50,6 +53,30 @@ def candidates_outside_input(parts: Partition) -> list[Candidate]:
     ]
 
 
+def startup_candidate(profile: Profile, steps: Steps, parts: Partition) -> Candidate | None:
+    """Workers started anew at epoch borders: a phase outside the steps, shared out over an epoch's.
+
+    Args:
+        profile: The run.
+        steps: Its steps.
+        parts: Where the steps' time went.
+
+    Returns:
+        None where workers were started once only, or the length of an epoch is not known.
+    """
+    loaders = {each.number: each.settings for each in profile.loaders if each.pid == profile.main_pid}
+    length = loaders.get(steps.loader or 0, {}).get("length")
+    begun = process_spans(profile).of(Kind.ITER)
+    making = dict(zip(begun.iterator.tolist(), begun.duration_ns().tolist(), strict=True))
+    spent = {each.iterator: making.get(each.iterator, 0) + each.startup_ns for each in steps.all if each.startup_ns}
+    again = [spent[number] for number in sorted(spent)[1:]]
+    if not again or not isinstance(length, int) or length < 1:
+        return None
+    per_step = float(np.mean(again)) / length
+    share = per_step / (parts.mean.step_ns + per_step)
+    return Candidate(Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP, Interval(share, share, share))
+
+
 def judge(
     parts: Partition | None,
     candidates: list[Candidate],
@@ -81,6 +108,7 @@ def judge(
 
     undecided = _undecided(ranked, parts, all_input_saved)
     if undecided is not None:
+        confidence = Confidence.LOW
         return verdict(Bottleneck.INCONCLUSIVE, None, None, undecided)
     if best.saved.mid >= WORTH:
         return verdict(best.bottleneck, best.component, best.saved.mid)
@@ -91,6 +119,9 @@ def judge(
             return verdict(largest.bottleneck, largest.component, largest.saved.mid)
     device = parts.mean.share(Cause.DEVICE_COMPUTE)
     if device >= BOUND_BY_DEVICE:
+        if confidence is Confidence.MEDIUM and count >= MANY_STEPS:
+            # Which of the small causes is the largest does not matter here: none comes near to bounding the step.
+            confidence = Confidence.HIGH
         return verdict(Bottleneck.DEVICE_COMPUTE, Component.COMPUTE, device)
     if not len(parts.open_shares) and parts.mean.share(Cause.OTHER) >= WORTH:
         what = ("not-recorded", {"what": "what the step does outside the wait for input"})

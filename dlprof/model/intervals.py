@@ -34,13 +34,19 @@ def union(start_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> Intervals:
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     first = np.concatenate([[True], starts[1:] > reach[:-1]])
     last = np.concatenate([first[1:], [True]])
-    return np.stack([starts[first], reach[last]], axis=1)
+    # Columns that lie together in memory: searching in one does not copy it.
+    return np.stack([starts[first], reach[last]]).T
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Points that are in both sets."""
     if not len(left) or not len(right):
         return EMPTY
+    if len(left) < len(right):
+        # Only the part of the longer set that the shorter one reaches: one step against a whole run.
+        first = np.searchsorted(right[:, 1], left[0, 0], side="right")
+        last = np.searchsorted(right[:, 0], left[-1, 1], side="left")
+        right = right[first : max(first, last)]
     # For each interval on the left, the run of intervals on the right that may overlap it.
     begin = np.searchsorted(right[:, 1], left[:, 0], side="right")
     stop = np.searchsorted(right[:, 0], left[:, 1], side="left")
@@ -58,6 +64,11 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Points of ``left`` that are not in ``right``."""
     if not len(left) or not len(right):
         return left
+    first = np.searchsorted(right[:, 1], left[0, 0], side="right")
+    last = np.searchsorted(right[:, 0], left[-1, 1], side="left")
+    right = right[first : max(first, last)]
+    if not len(right):
+        return left
     low = min(left[0, 0], right[0, 0]) - 1
     high = max(left[-1, 1], right[-1, 1]) + 1
     gaps_start = np.concatenate([[low], right[:, 1]])
@@ -72,7 +83,9 @@ def length(intervals: Intervals) -> int:
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The part of the set within ``[start_ns, end_ns)``."""
-    return intersect(intervals, union([start_ns], [end_ns]))
+    first = np.searchsorted(intervals[:, 1], start_ns, side="right")
+    last = np.searchsorted(intervals[:, 0], end_ns, side="left")
+    return intersect(intervals[first : max(first, last)], union([start_ns], [end_ns]))
 
 
 def overlap(intervals: Intervals, start_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:

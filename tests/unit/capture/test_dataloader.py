@@ -67,11 +67,12 @@ def recording(tmp_path) -> Iterator[Callable[..., DataLoaderHooks]]:
         made.append(hooks)
         return hooks
 
-    before = [vars(owner)[name] for owner, name in HOOKED]
+    classes = {owner for owner, _ in HOOKED}
+    before = {owner: dict(vars(owner)) for owner in classes}
     yield start
     for hooks in reversed(made):
         hooks.restore()
-    assert [vars(owner)[name] for owner, name in HOOKED] == before
+    assert {owner: dict(vars(owner)) for owner in classes} == before
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_an_older_torch_that_lacks_a_private_name_costs_that_hook_only(tmp_path)
     hooks = DataLoaderHooks(begin(tmp_path))
     hooks.install(OtherTorch)
     missing = [event["hook"] for event in events(tmp_path, "notice")]
-    assert missing == ["__next__", "_next_index", "_try_put_index", "_get_data", "create_fetcher"]
+    assert set(missing) >= {"__next__", "_next_index", "_try_put_index", "_get_data", "create_fetcher"}
     hooks.restore()
     assert not hasattr(OtherTorch.DataLoader.__iter__, "__wrapped__")
 
@@ -367,7 +368,6 @@ def test_what_the_pin_memory_thread_read_long_ago_is_not_the_main_threads_unpick
     assert all(row.start_ns >= called.start_ns for row in written(hooks, Kind.UNPICKLE))
 
 
-@pytest.mark.xfail(strict=True, reason="the number is kept only where the main thread read the batch itself")
 def test_out_of_order_a_batch_that_the_pin_memory_thread_read_keeps_its_number(hooks):
     iterator = Receiving()
     iterator._rcvd_idx, iterator._in_order = 0, False
@@ -494,6 +494,21 @@ def test_an_optimizer_inside_an_optimizer_counts_once(hooks):
     session.optimizer_ends()
     session.optimizer_ends()
     assert len(written(hooks, Kind.OPTIMIZER)) == 1
+
+
+def test_a_script_that_goes_on_after_the_steps_is_recorded_no_further(recording, tmp_path):
+    hooks = recording(steps=3, ends_script=False)
+    assert len(list(train(hooks, epochs=2))) == 12
+    assert [row.batch for row in written(hooks, Kind.NEXT)] == [0, 1, 2]
+    assert len(written(hooks, Kind.BODY)) == 3
+    assert events(tmp_path, "stop") == []
+
+
+def test_nor_is_one_without_a_loader(recording):
+    hooks = recording(steps=3, ends_script=False)
+    for _ in range(10):
+        optimizer_step(hooks)
+    assert len(written(hooks, Kind.OPTIMIZER)) <= 4
 
 
 @pytest.fixture
@@ -685,6 +700,13 @@ def test_a_script_that_ends_well_says_so(hooks, tmp_path, monkeypatch):
     list(DataLoader(Squares(), batch_size=4))
     (event,) = at_exit(hooks, tmp_path, monkeypatch, None)
     assert (event["exception"], event["message"]) == (None, None)
+
+
+def test_a_block_that_ends_well_is_not_blamed_for_an_earlier_cells_error(hooks, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.last_value", ValueError("a cell ago"), raising=False)
+    list(DataLoader(Squares(), batch_size=4))
+    session_of(hooks).close()
+    assert [event["exception"] for event in events(tmp_path, "exit")] == [None]
 
 
 def test_a_python_that_never_had_a_loader_says_nothing(hooks, tmp_path, monkeypatch):
