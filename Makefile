@@ -1,6 +1,8 @@
 # make demo   makes the environment, profiles a bundled example, and once more with its first advice
 # make test   makes the environment and runs the whole suite
 # make check  lint, types, import rules
+# make gpu-check  profiles loops of known state on a GPU and compares the verdicts; without a GPU it says so
+# make gpu-kit    puts dlprof and what gpu-check needs into build/gpu-kit, for a machine without a network
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +13,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PANGO := libpango-1.0-0 libpangoft2-1.0-0
 
-.PHONY: demo test check clean
+KIT := build/gpu-kit
+# The Python of the machine that the kit is for.
+KIT_PYTHON ?= 3.11
+
+.PHONY: demo test check clean gpu-check gpu-kit
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -24,6 +30,20 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Runs with the environment where it was made; else with the system's Python, its torch and numpy, and the kit.
+gpu-check:
+	@if [ -e $(READY) ]; then $(BIN)/python tests/gpu/check.py $(GPU_CHECK_ARGS); \
+	else PYTHONPATH="$(abspath $(KIT))$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) tests/gpu/check.py $(GPU_CHECK_ARGS); fi
+
+# Without numpy and torch, which the image has, and without what only HTML and PDF need.
+gpu-kit:
+	rm -rf $(KIT)
+	$(PYTHON) -m pip wheel -q --no-deps -w build/gpu-wheel .
+	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: \
+	  click jinja2 msgspec nvidia-ml-py rich
+	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: --no-deps \
+	  build/gpu-wheel/dlprof-*.whl
 
 # A torch that is there already is used: it may be a GPU build that took long to get.
 $(READY): pyproject.toml

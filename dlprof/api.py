@@ -5,6 +5,7 @@ This is where analysis, simulator, advice and wording are put together; none of 
 
 from __future__ import annotations
 
+import glob
 import platform
 import shutil
 import time
@@ -13,15 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dlprof.analysis.steps import find_steps
 from dlprof.capture.environment import environment
 from dlprof.capture.handover_probe import probe
+from dlprof.capture.nvml import load_gpus
 from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
 from dlprof.diagnose import diagnose
 from dlprof.errors import DlprofError, UnreadableInputError
 from dlprof.formats import run_file
-from dlprof.formats.chrome_trace import write_trace
+from dlprof.formats.chrome_trace import AlignedTrace
 from dlprof.formats.recording import (
-    AlignedTrace,
     Recording,
     assemble,
     how_it_ended,
@@ -30,6 +32,7 @@ from dlprof.formats.recording import (
 )
 from dlprof.formats.report_json import encode_report
 from dlprof.formats.settings_file import load_settings
+from dlprof.formats.trace_writer import write_trace
 from dlprof.model.profile import Notice, Profile, RunFacts
 from dlprof.model.report import Report
 from dlprof.render import Summary, render_each, summary
@@ -172,11 +175,12 @@ def _put_together(folder: Path, command: list[str], outcome: Outcome) -> Profile
     recording = read_recording(folder / RECORDING)
     main_pid = training_process(recording)
     facts = _run_facts(recording, main_pid, command, outcome)
-    profile, aligned = assemble(recording, facts, environment())
+    gpus = load_gpus(recording.folder)
+    profile, aligned = assemble(recording, facts, environment() | ({"gpus": gpus} if gpus else {}))
     profile = replace(profile, notices=(*profile.notices, *_outcome_notices(recording, outcome)))
     profile = _with_probed_handover(profile)
+    profile = _with_trace(profile, folder, aligned)
     run_file.save(profile, folder / run_file.NAME)
-    _write_trace(profile, folder, aligned)
     shutil.rmtree(folder / RECORDING, ignore_errors=True)
     return profile
 
@@ -222,9 +226,20 @@ def _with_probed_handover(profile: Profile) -> Profile:
     return replace(profile, handover=handover)
 
 
-def _write_trace(profile: Profile, folder: Path, aligned: AlignedTrace | None) -> None:
+def _with_trace(profile: Profile, folder: Path, aligned: AlignedTrace | None) -> Profile:
+    """Write the trace; what became of it, where that has to be known, is a notice of the profile."""
     if profile.main_pid is None:
-        return
-    name = f"{profile.run.host}_{profile.main_pid}.{time.time_ns()}.pt.trace.json.gz"
-    torch_trace = aligned.path if aligned else None
-    write_trace(profile, folder / name, torch_trace, aligned.offset_ns if aligned else None)
+        return profile
+    stem = f"{profile.run.host}_{profile.main_pid}"
+    for former in folder.glob(f"{glob.escape(stem)}.*.pt.trace.json.gz"):
+        former.unlink()
+    try:
+        written = write_trace(
+            profile, folder / f"{stem}.{time.time_ns()}.pt.trace.json.gz", aligned, find_steps(profile)
+        )
+    except (OSError, ValueError) as error:
+        return replace(profile, notices=(*profile.notices, Notice("trace-not-written", 1, {"error": str(error)})))
+    if not written.cut:
+        return profile
+    lost = {"items": written.items, "spans": written.spans, "torch_events": written.torch_events}
+    return replace(profile, notices=(*profile.notices, Notice("trace-cut", 1, lost)))

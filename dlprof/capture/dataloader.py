@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from dlprof.capture.recorder import ThreadRecord, now, process_cpu, thread_cpu
-from dlprof.capture.seams import Sampled
+from dlprof.capture.fetching import Fetching, WorkerPosition
+from dlprof.capture.recorder import now, thread_cpu
 from dlprof.capture.session import Session
 from dlprof.model.kinds import Kind
 
@@ -25,12 +25,17 @@ _SAMPLER_WORTH_RECORDING_NS = 10_000
 class IteratorState:
     """What is remembered of one of torch's iterators, beside it and not on it."""
 
-    __slots__ = ("last_received", "loader", "number", "received")
+    __slots__ = ("answers_to", "last_received", "loader", "number", "read_cpu", "received")
 
     def __init__(self, loader: int) -> None:
         self.loader = loader
         self.number = -1
+        """The iteration that batches are asked for; -1 while it is being begun."""
+        self.answers_to = -1
+        """The iteration that batches are received for: the one before, while the next one is being begun."""
         self.last_received = -1
+        self.read_cpu: tuple[int, int] | None = None
+        """CPU time of the reading thread when it began to read and when it had read."""
         self.received: tuple[int, int, int, int] | None = None
         """When the last pickled batch was read from the pipe (start, end), its bytes, and the thread that read."""
 
@@ -46,7 +51,9 @@ class DataLoaderHooks:
         self._session = session
         self._states: weakref.WeakKeyDictionary[Any, IteratorState] = weakref.WeakKeyDictionary()
         self._originals: list[tuple[Any, str, Any]] = []
-        self._in_worker: WorkerPosition | None = None
+        self._beginning: set[int] = set()
+        self._fetching = Fetching(session.recorder)
+        self._times_fetchers = True
 
     def install(self, module: ModuleType) -> None:
         """Patch ``torch.utils.data.dataloader``, given as ``module``; called when it has been imported."""
@@ -54,50 +61,66 @@ class DataLoaderHooks:
         multi = getattr(module, "_MultiProcessingDataLoaderIter", None)
         kinds = getattr(module, "_DatasetKind", None)
         self._patch(module.DataLoader, "__iter__", self._timed_iter)
+        if hasattr(module.DataLoader, "_get_iterator"):
+            self._patch(module.DataLoader, "_get_iterator", self._timed_iter)
         self._patch(base, "__next__", self._timed_next)
         self._patch(base, "_next_index", self._timed_next_index)
         self._patch(multi, "_try_put_index", self._noted_put_index)
         self._patch(multi, "_get_data", self._timed_get_data)
-        self._patch(kinds, "create_fetcher", self._timing_fetcher, static=True)
+        self._times_fetchers = self._patch(kinds, "create_fetcher", self._fetching.timing_fetcher, static=True)
+
+    def install_stateful(self, module: ModuleType) -> None:
+        """Patch torchdata's ``StatefulDataLoader``, whose module is given: it has its own copy of torch's methods."""
+        multi = getattr(module, "_StatefulMultiProcessingDataLoaderIter", None)
+        self._patch(module.StatefulDataLoader, "__iter__", self._timed_iter)
+        self._patch(multi, "_try_put_index", self._noted_put_index)
+        self._patch(multi, "_get_data", self._timed_get_data)
 
     def restore(self) -> None:
         """Take every patch back, the last one first."""
+        self._fetching.forget()
         while self._originals:
             owner, name, original = self._originals.pop()
             setattr(owner, name, original)
 
     def enter_worker(self) -> WorkerPosition:
         """This process is a worker: fetches belong to the batch that its loop is at."""
-        self._in_worker = WorkerPosition()
-        return self._in_worker
+        return self._fetching.enter_worker()
 
-    def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any], *, static: bool = False) -> None:
-        original = getattr(owner, name, None)
+    def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any], *, static: bool = False) -> bool:
+        original = None if owner is None else getattr(owner, name, None)
         if original is None:
             self._session.recorder.notice("hook-missing", hook=name)
-            return
+            return False
         wrapper = functools.wraps(original)(wrap(original))
         self._originals.append((owner, name, owner.__dict__.get(name, original)))
         setattr(owner, name, staticmethod(wrapper) if static else wrapper)
+        return True
 
     # ---- the main process ----------------------------------------------------------------------------------------
 
     def _timed_iter(self, original: Any) -> Any:
+        """Wrap a loader's ``__iter__``, and ``_get_iterator`` for loaders of the script's own that call only that."""
         session = self._session
 
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            if not session.recorder.on:
+        def begin(loader: Any) -> Any:
+            if not session.recorder.on or id(loader) in self._beginning:
                 return original(loader)
             start = now()
             session.before_iteration(loader.num_workers)
             with self._guard("iter"):
                 self._iteration_begins(loader)
-            iterator = original(loader)
+            self._beginning.add(id(loader))
+            try:
+                with contextlib.nullcontext() if self._times_fetchers else self._fetching.swapped(loader):
+                    iterator = original(loader)
+            finally:
+                self._beginning.discard(id(loader))
             with self._guard("iter"):
                 self._iterator_made(loader, iterator, start)
             return iterator
 
-        return __iter__
+        return begin
 
     def _iteration_begins(self, loader: Any) -> None:
         # An iterator with persistent workers is used again: what it sends from now on is of the next iteration, whose
@@ -115,6 +138,7 @@ class DataLoaderHooks:
             state = self._states[iterator] = IteratorState(number)
             self._watch_pipe(iterator, state)
         state.number = session.iteration_begun(start, number, list(getattr(iterator, "_workers", ())))
+        state.answers_to = state.number
 
     @staticmethod
     def _watch_pipe(iterator: Any, state: IteratorState) -> None:
@@ -125,9 +149,10 @@ class DataLoaderHooks:
             return
 
         def timed_receive(*args: Any, **kwargs: Any) -> Any:
-            start = now()
+            cpu, start = thread_cpu(), now()
             data = receive(*args, **kwargs)
             state.received = (start, now(), len(data), get_ident())
+            state.read_cpu = (cpu, thread_cpu())
             return data
 
         queue._recv_bytes = timed_receive
@@ -144,6 +169,7 @@ class DataLoaderHooks:
             if request is None:
                 return original(iterator)
             ready = _ready(iterator)
+            self._fetching.requested_ns = request.start
             ended, batch = True, None
             try:
                 batch = original(iterator)
@@ -187,7 +213,8 @@ class DataLoaderHooks:
                     when = now()
                     # While an iterator is being made its number is the next one.
                     number = state.number if state is not None else -1
-                    session.recorder.thread().writer.add(Kind.TASK_SENT, when, when, before, number)
+                    worker = _worker_of(iterator, before)
+                    session.recorder.thread().writer.add(Kind.TASK_SENT, when, when, before, number, value=worker)
             return result
 
         return _try_put_index
@@ -199,79 +226,26 @@ class DataLoaderHooks:
             result = original(iterator)
             end = now()
             state = self._states.get(iterator)
+            if state is None:
+                return result
+            received, state.received = state.received, None
+            if not isinstance(result[0], int):
+                return result
+            state.last_received = result[0]
             # With pin_memory another thread reads from the pipe, and this one gets what that one has unpickled.
-            received = None if state is None else state.received
-            if state is None or received is None or received[3] != get_ident() or not session.recorder.on:
+            if received is None or received[3] != get_ident() or not session.recorder.on:
                 return result
             with self._guard("receive"):
                 begin, read, size, _ = received
-                state.received = None
-                if isinstance(result[0], int):
-                    state.last_received = result[0]
-                    writer = session.recorder.thread().writer
-                    writer.add(Kind.RECEIVE, begin, read, result[0], state.number, value=size)
-                    writer.add(Kind.UNPICKLE, read, end, result[0], state.number)
+                before, after = state.read_cpu or (0, 0)
+                on_cpu = (after - before, thread_cpu() - after) if state.read_cpu else (-1, -1)
+                writer = session.recorder.thread().writer
+                of = state.answers_to
+                writer.add(Kind.RECEIVE, begin, read, result[0], of, on_cpu_ns=on_cpu[0], value=size)
+                writer.add(Kind.UNPICKLE, read, end, result[0], of, on_cpu_ns=on_cpu[1])
             return result
 
         return _get_data
-
-    # ---- wherever a batch is made --------------------------------------------------------------------------------
-
-    def _timing_fetcher(self, original: Any) -> Any:
-        def create_fetcher(*args: Any, **kwargs: Any) -> Any:
-            fetcher = original(*args, **kwargs)
-            if self._session.recorder.on:
-                with self._guard("fetcher"):
-                    self._instrument(fetcher)
-            return fetcher
-
-        return create_fetcher
-
-    def _instrument(self, fetcher: Any) -> None:
-        recorder = self._session.recorder
-        if hasattr(fetcher, "dataset_iter"):
-            fetcher.dataset_iter = TimedItems(self._session, fetcher.dataset_iter)
-        else:
-            fetcher.dataset = TimedDataset(self._session, fetcher.dataset)
-        fetcher.collate_fn = _timed_collate(self._session, fetcher.collate_fn)
-        fetch = fetcher.fetch
-
-        def timed_fetch(index: Any) -> Any:
-            if not recorder.on:
-                return fetch(index)
-            position = self._in_worker
-            thread = self._thread()
-            if thread is None:
-                return fetch(index)
-            thread.data_depth += 1
-            in_process, runnable, cpu, start = process_cpu(), thread.runnable_ns(), thread_cpu(), now()
-            try:
-                return fetch(index)
-            finally:
-                end = now()
-                thread.data_depth -= 1
-                with self._guard("fetch"):
-                    thread.writer.add(
-                        Kind.FETCH,
-                        start,
-                        end,
-                        -1 if position is None else position.batch,
-                        -1 if position is None else position.generation,
-                        0,
-                        thread_cpu() - cpu,
-                        thread.runnable_ns() - runnable,
-                        process_cpu() - in_process,
-                        _samples(index),
-                    )
-
-        fetcher.fetch = timed_fetch
-
-    def _thread(self) -> ThreadRecord | None:
-        try:
-            return self._session.recorder.thread()
-        except Exception as error:
-            self._session.recorder.failed("thread", error)
-            return None
 
     @contextlib.contextmanager
     def _guard(self, hook: str) -> Iterator[None]:
@@ -281,99 +255,12 @@ class DataLoaderHooks:
             self._session.recorder.failed(hook, error)
 
 
-class WorkerPosition:
-    """Where a worker's loop is: the batch that it makes, and how often its iteration was resumed."""
-
-    __slots__ = ("batch", "generation")
-
-    def __init__(self) -> None:
-        self.batch = -1
-        self.generation = 0
-
-
-class TimedDataset:
-    """A map-style dataset, seen by torch's fetcher only: times each item.
-
-    Everything else is the dataset's own, ``__getitems__`` included.
-    """
-
-    def __init__(self, session: Session, dataset: Any) -> None:
-        self._recorder = session.recorder
-        self._dataset = dataset
-        self._sampled = Sampled()
-
-    def __getitem__(self, index: Any) -> Any:
-        sampled = self._sampled
-        thread = None if sampled.passes() else self._recorder.active_thread()
-        if thread is None:
-            return self._dataset[index]
-        start = now()
-        item = self._dataset[index]
-        _record_item(self._recorder, thread, sampled, start, index)
-        return item
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
-
-class TimedItems:
-    """An iterable dataset's iterator, seen by torch's fetcher only: times each item."""
-
-    def __init__(self, session: Session, items: Any) -> None:
-        self._recorder = session.recorder
-        self._items = items
-        self._sampled = Sampled()
-        self._count = 0
-
-    def __iter__(self) -> TimedItems:
-        return self
-
-    def __next__(self) -> Any:
-        sampled = self._sampled
-        thread = None if sampled.passes() else self._recorder.active_thread()
-        self._count += 1
-        if thread is None:
-            return next(self._items)
-        start = now()
-        item = next(self._items)
-        _record_item(self._recorder, thread, sampled, start, self._count - 1)
-        return item
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._items, name)
-
-
-def _record_item(recorder: Any, thread: ThreadRecord, sampled: Sampled, start: int, index: Any) -> None:
-    end = now()
+def _worker_of(iterator: Any, batch: int) -> int:
+    """Which worker makes a batch, -1 where torch no longer keeps that in its table."""
     try:
-        value = index if isinstance(index, int) else -1
-        thread.writer.add(Kind.GETITEM, start, end, value=value, weight=sampled.weight)
-        sampled.took(end - start)
-    except Exception as error:
-        recorder.failed("item", error)
-
-
-def _timed_collate(session: Session, collate_fn: Any) -> Any:
-    recorder = session.recorder
-
-    def collate(samples: Any) -> Any:
-        thread = recorder.active_thread() if recorder.on else None
-        if thread is None:
-            return collate_fn(samples)
-        cpu, start = thread_cpu(), now()
-        try:
-            return collate_fn(samples)
-        finally:
-            try:
-                thread.writer.add(Kind.COLLATE, start, now(), on_cpu_ns=thread_cpu() - cpu)
-            except Exception as error:
-                recorder.failed("collate", error)
-
-    return collate
-
-
-def _samples(index: Any) -> int:
-    return len(index) if isinstance(index, list | tuple) else 1
+        return int(iterator._task_info[batch][0])
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return -1
 
 
 def _ready(iterator: Any) -> int:

@@ -80,7 +80,7 @@ class profile:  # noqa: N801 - used like a function, as torch.profiler.profile i
         session = install.current()
         if session is not None:
             session.recorder.notice("in-process")
-            session.close()
+            session.close(error)
         self._patches.restore()
         for name, value in self._environment.items():
             if value is None:

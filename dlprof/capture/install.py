@@ -51,6 +51,8 @@ def install(folder: str) -> Patches:
     table: dict[str, Callable[[ModuleType], None]] = {
         "torch.utils.data._utils.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
         "torch.utils.data.dataloader": loader_hooks.install,
+        "torchdata.stateful_dataloader.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
+        "torchdata.stateful_dataloader.stateful_dataloader": loader_hooks.install_stateful,
         "torch.optim.optimizer": lambda module: _hook_optimizers(session, patches, module),
         "torch.serialization": lambda module: _hook_save(session, patches, module),
         **seams.hooks(session.recorder, patches),

@@ -7,6 +7,7 @@ The same rule is applied again, with hindsight, when the recording is analysed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from enum import Enum
 
@@ -41,6 +42,8 @@ class Loop:
         self._settings = settings
         self._has_optimizer = has_optimizer
         self._expects_optimizer: bool | None = None
+        # A script may take batches in one thread and step its optimizer in another.
+        self._lock = threading.Lock()
         self._counted = 0
         self._pending: dict[int, int] = {}
         self._first: int | None = None
@@ -57,26 +60,29 @@ class Loop:
 
     def batch_taken(self, loader: int) -> None:
         """The script has received one batch."""
-        # Kept in the order of the last batch of each.
-        self._pending[loader] = self._pending.pop(loader, 0) + 1
+        with self._lock:
+            # Kept in the order of the last batch of each.
+            self._pending[loader] = self._pending.pop(loader, 0) + 1
 
     def optimizer_stepped(self) -> None:
         """An optimizer has taken a step: the batches since the one before were the training loop's."""
-        self.optimizer_steps += 1
-        if self._pending:
-            # A script may make a new DataLoader for each epoch: they count as one.
-            if self.training not in self._pending:
-                self.training = next(reversed(self._pending))
-            if self._first is None:
-                self._first = self.training
-            self._counted += self._pending[self.training]
-            self._pending.clear()
-        elif self.training is None:
-            self.training = OPTIMIZER_LOOP
+        with self._lock:
+            self.optimizer_steps += 1
+            if self._pending:
+                # A script may make a new DataLoader for each epoch: they count as one.
+                if self.training not in self._pending:
+                    self.training = next(reversed(self._pending))
+                if self._first is None:
+                    self._first = self.training
+                self._counted += self._pending[self.training]
+                self._pending.clear()
+            elif self.training is None:
+                self.training = OPTIMIZER_LOOP
 
     def taken(self, loader: int) -> int:
         """Batches that the training loop has taken, if ``loader`` is its loader; else optimizer steps."""
-        return self.optimizer_steps if loader == OPTIMIZER_LOOP else self._counted + self._pending.get(loader, 0)
+        with self._lock:
+            return self.optimizer_steps if loader == OPTIMIZER_LOOP else self._counted + self._pending.get(loader, 0)
 
     def is_training(self, loader: int) -> bool:
         """Whether ``loader`` is the training loop's, as far as can be told now."""

@@ -103,7 +103,7 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._events: EventWriter | None = None
         self._lock = threading.Lock()
-        self._budget = DiskBudget(self.settings.max_disk_bytes)
+        self._budget = DiskBudget(self.settings.max_disk_bytes, lambda: self.notice("recording-limit"))
         self._of_ended_threads = {"recorded": 0, "lost": 0}
 
     def after_fork(self) -> None:

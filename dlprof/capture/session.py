@@ -151,8 +151,7 @@ class Session:
         """
         recorder = self.recorder
         if not recorder.on or self._complete:
-            if self._loop.done:
-                self._stop_script()
+            self._count_unrecorded(loader)
             return None
         try:
             thread = recorder.thread()
@@ -168,6 +167,12 @@ class Session:
         except Exception as error:
             recorder.failed("request", error)
             return None
+
+    def _count_unrecorded(self, loader: int) -> None:
+        # Recording has ended early, as on a full disk: the script still ends after the steps that were asked for.
+        if self._loop.done or self._loop.next_action(loader, tracing=False) is Action.STOP:
+            self._stop_script()
+        self._loop.batch_taken(loader)
 
     def after_request(
         self, request: Request, *, ended: bool, batch: Any, number: int, iterator: int, ready: int
@@ -228,6 +233,7 @@ class Session:
         self._write_progress(loader, end)
         if self._body is None:
             self._body = (loader, number, iterator, process_cpu(), thread.runnable_ns(), thread_cpu())
+            self._body_thread = threading.get_ident()
             self._body_start = now()
 
     def _describe(self, loader: int, batch: Any, thread: ThreadRecord) -> None:
@@ -251,6 +257,8 @@ class Session:
             return
         self._body = None
         thread = self.recorder.thread()
+        # Where another thread took the batch, neither thread's own times say anything of the body.
+        same = self._body_thread == threading.get_ident()
         thread.writer.add(
             Kind.BODY,
             self._body_start,
@@ -258,8 +266,8 @@ class Session:
             number,
             iterator,
             0,
-            thread_cpu() - cpu,
-            thread.runnable_ns() - runnable,
+            thread_cpu() - cpu if same else -1,
+            thread.runnable_ns() - runnable if same else -1,
             process_cpu() - in_process,
         )
         if self._loop.taken(of_loader) > self._settings.warmup and self._loop.training in (None, of_loader):
@@ -305,9 +313,13 @@ class Session:
         if training is not None:
             self._loop.trace_ended(self._loop.taken(training))
 
-    def close(self) -> None:
-        """Write everything that is known and stop recording, while the process goes on."""
-        self._at_exit()
+    def close(self, error: BaseException | None = None) -> None:
+        """Write everything that is known and stop recording, while the process goes on.
+
+        Args:
+            error: What ended the recorded block, None where it ended well.
+        """
+        self._end(error)
         atexit.unregister(self._at_exit)
         self.recorder.on = False
 
@@ -356,8 +368,7 @@ class Session:
 
     def optimizer_begins(self) -> None:
         """An optimizer's ``step`` is called."""
-        if self.recorder.on:
-            self._optimizer_start = (now(), thread_cpu())
+        self._optimizer_start = (now(), thread_cpu())
 
     def optimizer_ends(self) -> None:
         """An optimizer's ``step`` has returned.
@@ -367,7 +378,10 @@ class Session:
         """
         recorder = self.recorder
         begun, self._optimizer_start = self._optimizer_start, None
-        if not recorder.on or begun is None:
+        if begun is None or self._complete:
+            return
+        if not recorder.on:
+            self._loop.optimizer_stepped()
             return
         try:
             thread = recorder.thread()
@@ -386,19 +400,22 @@ class Session:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
+        # What the interpreter has printed as not caught.
+        self._end(getattr(sys, "last_value", None))
+
+    def _end(self, error: BaseException | None) -> None:
         try:
             if self.recorder.role is Role.MAIN:
-                self._finish()
-        except Exception as error:
-            self.recorder.failed("exit", error)
+                self._finish(error)
+        except Exception as problem:
+            self.recorder.failed("exit", problem)
 
     def _dead_workers(self) -> dict[int, int]:
         """Exit codes of workers that died: not those that ended well, or were ended when the script did."""
         codes = {pid: worker.exitcode for pid, worker in self._workers.items()}
         return {pid: code for pid, code in codes.items() if code not in (None, 0, -signal.SIGTERM)}
 
-    def _finish(self) -> None:
-        error = getattr(sys, "last_value", None)
+    def _finish(self, error: BaseException | None) -> None:
         # A step that no further request has ended is not a step: what came after it was something else.
         self._starvation.finish()
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dlprof.capture.nvml import GpuWatch
 from dlprof.capture.outcome import ClockPair as ClockPair
 from dlprof.capture.outcome import Outcome as Outcome
 from dlprof.capture.process_status import ProcessStatus, read_status, still_running
@@ -103,6 +104,7 @@ def supervise(
         stopper = None if settings.steps is None else _Stopper(child.pid, own_group, limits or StopLimits())
         watch = _Watch(child.pid, own_group, held.signals, recording, on_progress, stopper)
         raw_status = watch.until_end(started.monotonic_ns)
+        watch.gpus.save(recording)
         child.returncode = os.waitstatus_to_exitcode(raw_status)
     return Outcome(
         pid=child.pid,
@@ -113,7 +115,7 @@ def supervise(
         stop_requested=watch.stop_requested,
         stops=tuple(stopper.sent) if stopper else (),
         forwarded=tuple(watch.forwarded),
-        notices=watch.notices + (stopper.notices if stopper else []),
+        notices=watch.notices + watch.gpus.notices + (stopper.notices if stopper else []),
     )
 
 
@@ -229,6 +231,8 @@ class _Watch:
         self.forwarded: list[str] = []
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.ended = ClockPair.now()
+        self.gpus = GpuWatch(pid)
+        self._training: list[int] = []
 
     def until_end(self, start_ns: int) -> int:
         """Wait for the command, and for what of it was told to stop; returns the raw status."""
@@ -240,6 +244,7 @@ class _Watch:
             now = time.monotonic_ns()
             if now >= next_tick:
                 self._look(now, start_ns)
+                self.gpus.look(self._training, now)
                 next_tick = now + int(TICK_S * 1e9)
             info = signal.sigtimedwait(self._held, max(0, next_tick - time.monotonic_ns()) / 1e9)
             if info is not None and info.si_signo != signal.SIGCHLD:
@@ -289,6 +294,7 @@ class _Watch:
         # Nothing that goes wrong in here may end the watch over the user's command.
         try:
             records = read_progress(self._recording)
+            self._training = [record.pid for record in records]
             self.stop_requested |= any(record.stop_requested_ns for record in records)
             if self._stopper is not None:
                 self._stopper.look(records, now_ns)

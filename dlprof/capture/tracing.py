@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from dlprof.capture.device import Accelerator, accelerator_in_use
 from dlprof.capture.recorder import Recorder, now
 from dlprof.model.kinds import Kind
 
@@ -20,6 +21,15 @@ MARKER = "dlprof.clock"
 
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _GROWTH_LIMIT_BYTES = 768 * 2**20
+"""Memory that the script's process may take on while it is traced, looked at between steps.
+
+Events are kept in memory until the export, about a kilobyte each on the host, so this bounds their number; a single
+step that makes millions of them is past it when it is looked at. What CUPTI records of the device has a limit of its
+own in Kineto (``ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB``, 128 by default), after which the device is traced no further.
+"""
+
+_ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
+"""Accelerators that torch's profiler knows by name; any other is its ``PrivateUse1``."""
 
 
 class Tracer:
@@ -51,8 +61,9 @@ class Tracer:
             self._recorder.notice("trace-skipped-user-profiler")
             return False
         began = now()
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-        profile = torch.autograd.profiler.profile(use_cpu=True, use_device=device)
+        device = self._traceable(torch)
+        # Without use_kineto torch would time operators by events on the device and record no kernel and no copy.
+        profile = torch.autograd.profiler.profile(use_cpu=True, use_device=device, use_kineto=True)
         with _quiet_kineto():
             profile.__enter__()
         self._profile = profile
@@ -61,6 +72,16 @@ class Tracer:
         self._began_ns = now()
         self._recorder.thread().writer.add(Kind.OWN, began, self._began_ns, name=self._recorder.name("start-profiler"))
         return True
+
+    def _traceable(self, torch: Any) -> str | None:
+        """The accelerator in use if this torch can trace it; a notice where it cannot."""
+        found = accelerator_in_use()
+        if found is None:
+            return None
+        if not _supported(torch, found):
+            self._recorder.notice("trace-without-device", device=found.type)
+            return None
+        return found.type
 
     def mark(self) -> None:
         """Leave a marker in both clocks; between steps only."""
@@ -131,6 +152,18 @@ class Tracer:
         while self._restore:
             module, name, original = self._restore.pop()
             setattr(module, name, original)
+
+
+def _supported(torch: Any, accelerator: Accelerator) -> bool:
+    name = _ACTIVITIES.get(accelerator.type)
+    if name is None:
+        registered = getattr(torch._C, "_get_privateuse1_backend_name", None)
+        if registered is None or registered() != accelerator.type:
+            return False
+        name = "PrivateUse1"
+    activity = getattr(torch.autograd.ProfilerActivity, name, None)
+    supported = getattr(torch.autograd, "_supported_activities", None)
+    return activity is not None and supported is not None and activity in supported()
 
 
 @contextlib.contextmanager

@@ -7,10 +7,16 @@ import inspect
 from collections import deque
 from typing import Any
 
-from dlprof.capture.dataloader import DataLoaderHooks, WorkerPosition
+from dlprof.capture.dataloader import DataLoaderHooks
+from dlprof.capture.fetching import WorkerPosition
 from dlprof.capture.recorder import Recorder, ThreadRecord, now, thread_cpu
 from dlprof.capture.session import Session
 from dlprof.model.kinds import Kind, Role
+
+_STARTUP = "_AckStartup"
+"""torchdata's stateful loader asks a new worker whether it is there: that resumes nothing."""
+
+_WATCHED = ("index_queue", "data_queue", "worker_id")
 
 
 def timed_worker_loop(session: Session, hooks: DataLoaderHooks, original: Any) -> Any:
@@ -26,8 +32,14 @@ def timed_worker_loop(session: Session, hooks: DataLoaderHooks, original: Any) -
 
     Returns:
         A function with the same signature.
+
+    Raises:
+        TypeError: The loop takes none of what is watched; workers are then known by public means only.
     """
     signature = inspect.signature(original)
+    lacking = [name for name in _WATCHED if name not in signature.parameters]
+    if lacking:
+        raise TypeError(f"it takes no {', '.join(lacking)}")
 
     @functools.wraps(original)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
@@ -92,9 +104,10 @@ class TimedIndexQueue:
 
     def _took(self, task: Any, start: int) -> None:
         position = self._position
+        position.since = now()
         if isinstance(task, tuple):
             position.batch = task[0]
-        elif task is not None:
+        elif task is not None and type(task).__name__ != _STARTUP:
             position.generation += 1
             position.batch = -1
         self._thread.writer.add(Kind.WAIT_INDEX, start, now(), position.batch, position.generation)

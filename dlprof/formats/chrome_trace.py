@@ -1,22 +1,35 @@
-"""torch.profiler's Chrome traces: read what the analysis needs, write one trace with our spans on the same clock."""
+"""torch.profiler's Chrome traces, read a piece at a time: what the analysis needs, and the events as they stand."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dlprof.formats.torch_events import kind_of
-from dlprof.model.kinds import Flag, Kind, Role
-from dlprof.model.profile import Profile, Spans
+from dlprof.model.kinds import Kind
+
+PIECE_BYTES = 4 * 2**20
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+# How torch lays its events out. Strings in JSON hold no line breaks, so this is never inside one; in a trace that is
+# laid out otherwise it is not found, and the trace is read in one piece.
+_BETWEEN = b"\n  },\n  {"
 
 
-class _Event(msgspec.Struct, gc=False):
+class EventArgs(msgspec.Struct, gc=False):
+    """What is read of an event's ``args``."""
+
+    bytes: Any = None
+    stream: Any = None
+
+
+class ChromeEvent(msgspec.Struct, gc=False):
+    """What is read of an event. Times in microseconds, as they stand."""
+
     ph: str = ""
     cat: str = ""
     name: str = ""
@@ -24,12 +37,17 @@ class _Event(msgspec.Struct, gc=False):
     dur: float = 0.0
     pid: int | str = 0
     tid: int | str = 0
-    args: dict[str, Any] = {}
+    args: EventArgs | None = None
 
+    @property
+    def start_ns(self) -> int:
+        """Start in nanoseconds on the trace's own clock."""
+        return round(self.ts * 1000)
 
-class _Trace(msgspec.Struct):
-    traceEvents: list[msgspec.Raw] = []  # noqa: N815 - the format's own name
-    baseTimeNanoseconds: int = 0  # noqa: N815
+    @property
+    def end_ns(self) -> int:
+        """End in nanoseconds on the trace's own clock."""
+        return round(self.ts * 1000) + round(self.dur * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,136 @@ class TorchTrace:
     markers_ns: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """What ties torch's clock to ours.
+
+    Attributes:
+        offset_ns: What to add to ``CLOCK_MONOTONIC`` to get the trace's clock.
+        error_ns: How far that may be off.
+        spread_ns: Largest minus smallest offset that single markers give, from their middles.
+        markers: How many there were.
+    """
+
+    offset_ns: int
+    error_ns: int
+    spread_ns: int
+    markers: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedTrace:
+    """torch.profiler's export, and how its clock is tied to ours."""
+
+    path: Path
+    clock: ClockOffset
+
+
+class TorchFile:
+    """A trace that torch exported, read a piece at a time.
+
+    Args:
+        path: Plain JSON, as ``export_chrome_trace`` writes it.
+
+    Attributes:
+        top: What stands beside the events, as JSON text by key; complete when ``pieces`` has come to its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.top: dict[str, msgspec.Raw] = {}
+
+    def pieces(self) -> Iterator[bytes]:
+        """JSON arrays of events, each of about ``PIECE_BYTES`` where the layout is torch's.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is not a trace.
+        """
+        with open(self._path, "rb") as file:
+            pending = file.read(PIECE_BYTES)
+            opening = _OPENING.search(pending)
+            if opening is None:
+                # No trace, as a rule; what it is instead is the decoder's to say.
+                yield from self._last(pending + file.read())
+                return
+            self._note(pending[: opening.end()] + b"]}")
+            pending = pending[opening.end() :]
+            while data := file.read(PIECE_BYTES):
+                pending += data
+                cut = pending.rfind(_BETWEEN)
+                if cut >= 0:
+                    yield _utf8(b"[" + pending[: cut + 4] + b"]")
+                    pending = pending[cut + 5 :]
+            yield from self._last(b'{"traceEvents":[' + pending)
+
+    def events(self) -> Iterator[ChromeEvent]:
+        """The events; those whose values are of other types than a span's are left out.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is not a trace.
+        """
+        for piece in self.pieces():
+            yield from self.decoded(piece)
+
+    def decoded(self, piece: bytes) -> Iterable[ChromeEvent]:
+        """The events of a piece that have the types of a span's."""
+        try:
+            return _EVENTS.decode(piece)
+        except msgspec.ValidationError:
+            return [event for raw in self.raw(piece) if (event := decoded_event(raw)) is not None]
+        except msgspec.DecodeError as error:
+            raise self._no_trace(error) from error
+
+    def raw(self, piece: bytes) -> list[msgspec.Raw]:
+        """The events of a piece as JSON text."""
+        try:
+            return _RAW.decode(piece)
+        except msgspec.DecodeError as error:
+            raise self._no_trace(error) from error
+
+    def _last(self, document: bytes) -> Iterator[bytes]:
+        self._note(_utf8(document))
+        events = self.top.pop("traceEvents", None)
+        if events is None:
+            return
+        if not bytes(events).startswith(b"["):
+            raise self._no_trace("its events are no list")
+        yield bytes(events)
+
+    def _note(self, document: bytes) -> None:
+        try:
+            self.top |= msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError as error:
+            raise self._no_trace(error) from error
+
+    def _no_trace(self, reason: object) -> ValueError:
+        return ValueError(f"{self._path.name} is not a trace: {reason}")
+
+
+_EVENTS = msgspec.json.Decoder(list[ChromeEvent])
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+_ONE = msgspec.json.Decoder(ChromeEvent)
+
+
+def decoded_event(raw: msgspec.Raw) -> ChromeEvent | None:
+    """An event, None where its values are of other types than a span's (some metadata)."""
+    try:
+        return _ONE.decode(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+def _utf8(text: bytes) -> bytes:
+    # Names of threads and kernels are whatever bytes a program gave: one that is odd must not cost the trace.
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode(errors="replace").encode()
+    return text
+
+
 def read_torch_trace(path: Path, marker: str) -> TorchTrace:
     """Read a trace that torch.profiler exported during a run.
 
@@ -71,45 +219,63 @@ def read_torch_trace(path: Path, marker: str) -> TorchTrace:
     """
     events: list[TorchEvent] = []
     markers: list[tuple[int, int]] = []
-    for raw in _decode(path).traceEvents:
-        try:
-            event = msgspec.json.decode(raw, type=_Event)
-        except msgspec.ValidationError:
-            # Metadata events carry values of other types; none of them is a span.
-            continue
+    names: dict[str, str] = {}
+    outer: dict[int, tuple[int, int]] = {}
+    for event in TorchFile(path).events():
         if event.ph != "X":
             continue
-        start = round(event.ts * 1000)
-        end = start + round(event.dur * 1000)
         if event.name == marker:
-            markers.append((start, end))
+            markers.append((event.start_ns, event.end_ns))
             continue
         kind = kind_of(event.cat, event.name)
-        if kind is not None:
-            events.append(_torch_event(event, kind, start, end))
+        if kind is None:
+            continue
+        found = _torch_event(event, kind, names.setdefault(event.name, event.name))
+        if kind is Kind.OPERATOR:
+            # Torch writes an operator before those inside it: most of these need never be kept.
+            start, end = outer.get(found.thread, (0, -1))
+            if start <= found.start_ns and found.end_ns <= end:
+                continue
+            outer[found.thread] = (found.start_ns, found.end_ns)
+        events.append(found)
     return TorchTrace(tuple(_outermost(events)), tuple(sorted(markers)))
 
 
-def _decode(path: Path) -> _Trace:
-    data = path.read_bytes()
-    try:
-        return msgspec.json.decode(data, type=_Trace)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path.name} is not a trace: {error}") from error
+def clock_offset(ours_ns: list[tuple[int, int]], theirs_ns: Iterable[tuple[int, int]]) -> ClockOffset | None:
+    """Tie the two clocks together by the markers that were left in both.
+
+    Each of theirs lies within ours, which bounds the offset from both sides; the tightest bounds of all markers count.
+
+    Args:
+        ours_ns: Our readings before and after each marker, on ``CLOCK_MONOTONIC``.
+        theirs_ns: Start and end of the same markers in the trace.
+
+    Returns:
+        None where there are no markers, or not as many in both.
+    """
+    theirs = list(theirs_ns)
+    if not ours_ns or len(ours_ns) != len(theirs):
+        return None
+    pairs = list(zip(ours_ns, theirs, strict=True))
+    least = max(end - after for (_, after), (_, end) in pairs)
+    most = min(begin - before for (before, _), (begin, _) in pairs)
+    middles = [(begin + end - before - after) // 2 for (before, after), (begin, end) in pairs]
+    # Where the clocks have drifted apart the bounds contradict each other, by as much as the middle is wrong.
+    return ClockOffset((least + most) // 2, abs(most - least + 1) // 2, max(middles) - min(middles), len(pairs))
 
 
-def _torch_event(event: _Event, kind: Kind, start: int, end: int) -> TorchEvent:
+def _torch_event(event: ChromeEvent, kind: Kind, name: str) -> TorchEvent:
     on_device = kind in (Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY_H2D, Kind.COPY_D2H, Kind.COPY_OTHER)
-    size = event.args.get("bytes", -1)
-    thread = event.args.get("stream", event.tid) if on_device else event.tid
+    args = event.args or EventArgs()
+    thread = event.tid if args.stream is None or not on_device else args.stream
     return TorchEvent(
         kind,
-        event.name,
-        start,
-        end,
+        name,
+        event.start_ns,
+        event.end_ns,
         thread if isinstance(thread, int) else 0,
         on_device,
-        size if isinstance(size, int) else -1,
+        args.bytes if isinstance(args.bytes, int) else -1,
     )
 
 
@@ -121,123 +287,3 @@ def _outermost(events: list[TorchEvent]) -> Iterable[TorchEvent]:
         elif event.end_ns > reach.get(event.thread, -1):
             reach[event.thread] = event.end_ns
             yield event
-
-
-# ---- writing -------------------------------------------------------------------------------------------------------
-
-_LABELS = {
-    Kind.NEXT: "next(loader)",
-    Kind.ITER: "iter(loader)",
-    Kind.OPTIMIZER: "optimizer.step",
-    Kind.CHECKPOINT: "torch.save",
-    Kind.FETCH: "fetch",
-    Kind.GETITEM: "dataset[...]",
-    Kind.COLLATE: "collate_fn",
-    Kind.SAMPLER: "sampler",
-    Kind.WAIT_INDEX: "wait for an index",
-    Kind.PUT: "hand to feeder",
-    Kind.PICKLE: "pickle",
-    Kind.SEND: "write to pipe",
-    Kind.RECEIVE: "read from pipe",
-    Kind.UNPICKLE: "unpickle",
-    Kind.WORKER_START: "worker start",
-    Kind.OWN: "dlprof",
-}
-_ROLE_NAMES = {
-    Role.MAIN: "main",
-    Role.WORKER: "DataLoader worker",
-    Role.FEEDER: "feeder thread",
-    Role.PIN_MEMORY: "pin_memory thread",
-    Role.THREAD: "thread",
-    Role.DEVICE_STREAM: "stream",
-}
-
-
-def write_trace(profile: Profile, path: Path, torch_trace: Path | None, offset_ns: int | None) -> None:
-    """Write main process, workers and torch's own events as one trace.
-
-    Args:
-        profile: The run.
-        path: Where to, ``.json.gz``.
-        torch_trace: torch.profiler's export of the same run, None where there is none.
-        offset_ns: What to add to ``CLOCK_MONOTONIC`` to get that trace's clock, None without such a trace.
-    """
-    raw: list[msgspec.Raw] = []
-    base = profile.run.wall_ns - profile.run.monotonic_ns
-    offset = 0
-    if torch_trace is not None and offset_ns is not None:
-        decoded = _decode(torch_trace)
-        raw, base, offset = decoded.traceEvents, decoded.baseTimeNanoseconds, offset_ns
-    document = {
-        "schemaVersion": 1,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": base,
-        "traceEvents": [*raw, *_metadata(profile), *_span_events(profile, offset)],
-    }
-    with gzip.open(path, "wb", compresslevel=5) as file:
-        file.write(msgspec.json.encode(document))
-
-
-def _metadata(profile: Profile) -> Iterable[dict[str, Any]]:
-    workers = [pid for iteration in profile.iterations for pid in iteration.workers]
-    for process in profile.processes:
-        name = "training process" if process.pid == profile.main_pid else _ROLE_NAMES[process.role]
-        if process.pid in workers:
-            name = f"{name} {workers.index(process.pid)}"
-        yield _meta(process.pid, 0, "process_name", {"name": f"{name} (rank {process.rank})"})
-        order = 0 if process.pid == profile.main_pid else 1
-        yield _meta(process.pid, 0, "process_sort_index", {"sort_index": order})
-    for track in profile.tracks:
-        if track.role is not Role.DEVICE_STREAM:
-            yield _meta(track.pid, track.thread, "thread_name", {"name": _ROLE_NAMES[track.role]})
-
-
-def _meta(pid: int, thread: int, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": pid, "tid": thread, "ts": 0, "args": args}
-
-
-def _span_events(profile: Profile, offset: int) -> Iterable[dict[str, Any]]:
-    spans = profile.spans
-    arrivals = _arrivals(spans)
-    for row in np.flatnonzero(spans.kind < int(Kind.OPERATOR)):
-        kind = Kind(int(spans.kind[row]))
-        if kind in (Kind.TASK_SENT, Kind.BODY):
-            continue
-        track = profile.tracks[int(spans.track[row])]
-        start, end = int(spans.start_ns[row]) + offset, int(spans.end_ns[row]) + offset
-        label = spans.names[int(spans.name_id[row])] or _LABELS.get(kind, kind.name.lower())
-        place = {"pid": track.pid, "tid": track.thread}
-        key = (int(spans.iterator[row]), int(spans.batch[row]))
-        args = {} if key[1] < 0 else {"iteration": key[0], "batch": key[1]}
-        yield {
-            "ph": "X",
-            "cat": "dlprof",
-            "name": label,
-            "ts": start / 1000,
-            "dur": (end - start) / 1000,
-            "args": args,
-            **place,
-        }
-        if kind is Kind.SEND and key in arrivals:
-            # An arrow from the worker that made the batch to the request that it answered.
-            arrow = {"cat": "dlprof", "name": "batch", "id": f"{key[0]}.{key[1]}"}
-            to_track, when = arrivals[key]
-            to = profile.tracks[to_track]
-            yield {"ph": "s", "ts": start / 1000, **arrow, **place}
-            yield {
-                "ph": "f",
-                "bp": "e",
-                "ts": (when + offset) / 1000,
-                "pid": to.pid,
-                "tid": to.thread,
-                **arrow,
-            }
-
-
-def _arrivals(spans: Spans) -> dict[tuple[int, int], tuple[int, int]]:
-    taken = spans.of(Kind.NEXT)
-    taken = taken.where((taken.flags & int(Flag.ENDED)) == 0)
-    return {
-        (int(iterator), int(batch)): (int(track), int(end) - 1)
-        for iterator, batch, track, end in zip(taken.iterator, taken.batch, taken.track, taken.end_ns, strict=True)
-    }

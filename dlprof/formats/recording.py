@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dlprof.formats import event_file, span_file
-from dlprof.formats.chrome_trace import TorchTrace, read_torch_trace
+from dlprof.formats.chrome_trace import AlignedTrace, TorchTrace, clock_offset, read_torch_trace
 from dlprof.formats.span_file import SpanFile, read_spans
 from dlprof.model.kinds import ExitReason, Flag, Kind, Role
 from dlprof.model.profile import (
@@ -28,6 +28,7 @@ from dlprof.model.profile import (
 )
 
 CLOCK_MARKER = "dlprof.clock"
+_CLOCK_ERROR_NS = 200_000
 _WORKER_KINDS = (Kind.WAIT_INDEX, Kind.FETCH, Kind.PUT, Kind.PICKLE, Kind.SEND)
 
 Events = dict[int, list[dict[str, Any]]]
@@ -49,14 +50,6 @@ class Recording:
     damaged: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedTrace:
-    """torch.profiler's export, and what to add to ``CLOCK_MONOTONIC`` to get its clock."""
-
-    path: Path
-    offset_ns: int
-
-
 def read_recording(folder: Path) -> Recording:
     """Read all files of a recording folder; those that are damaged are named and passed over."""
     events: Events = {}
@@ -72,11 +65,19 @@ def read_recording(folder: Path) -> Recording:
             spans = read_spans(path)
         except OSError:
             spans = None
-        if spans is None:
-            damaged.append(path.name)
-        else:
+        if spans is not None:
             files.append(spans)
+        elif not _is_empty(path):
+            damaged.append(path.name)
     return Recording(folder, events, tuple(files), tuple(damaged))
+
+
+def _is_empty(path: Path) -> bool:
+    # Its thread ended, with the process, between making the file and writing its header: nothing is lost.
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def how_it_ended(recording: Recording, status: int, pid: int | None) -> Ending:
@@ -93,6 +94,8 @@ def how_it_ended(recording: Recording, status: int, pid: int | None) -> Ending:
     error = next((event for event in events if event["event"] == "exit" and event.get("exception")), None)
     if error is not None:
         text = f"{error['exception']}: {error.get('message')}"
+        if error["exception"] == "KeyboardInterrupt" and status > 128:
+            return Ending(status, ExitReason.SIGNAL, f"signal {status - 128}")
         # What the main process notices of a dead worker may be no more than a closed connection.
         if error.get("dead_workers") or ("DataLoader worker" in text and "exited unexpectedly" in text):
             return Ending(status, ExitReason.WORKER_DIED, text)
@@ -136,9 +139,10 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
     notices = list(_notices(recording, main_pid))
     trace, aligned = _torch_part(recording, main_pid, notices)
     if trace is not None and aligned is not None and main_pid is not None:
-        parts.append(_torch_columns(trace, aligned.offset_ns, main_pid, tracks, names))
+        parts.append(_torch_columns(trace, aligned.clock.offset_ns, main_pid, tracks, names))
     iterations = tuple(_iterations(recording))
-    spans = _number_batches(_concatenate(parts, tuple(names)), tracks, iterations)
+    loaders = tuple(_loaders(recording))
+    spans = _number_batches(_concatenate(parts, tuple(names)), tracks, iterations, loaders)
     exits = [event for event in recording.events.get(main_pid or -1, []) if event["event"] == "exit"]
     torch = exits[-1].get("torch", {}) if exits else {}
     lost = sum(event.get("spans", {}).get("lost", 0) for event in exits)
@@ -147,7 +151,7 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
         environment=environment | {f"torch_{key}": value for key, value in torch.items()},
         processes=processes,
         main_pid=main_pid,
-        loaders=tuple(_loaders(recording)),
+        loaders=loaders,
         iterations=iterations,
         batches=tuple(_batches(recording, main_pid)),
         handover=None,
@@ -252,22 +256,84 @@ def _concatenate(parts: list[dict[str, np.ndarray[Any, Any]]], names: tuple[str,
     return Spans(**columns, names=names)
 
 
-def _number_batches(spans: Spans, tracks: list[Track], iterations: tuple[Iteration, ...]) -> Spans:
+def _number_batches(
+    spans: Spans, tracks: list[Track], iterations: tuple[Iteration, ...], loaders: tuple[Loader, ...]
+) -> Spans:
     """Give every span the number of its iteration in the main process, and of its batch."""
-    iterator, batch = spans.iterator.copy(), spans.batch.copy()
-    served: dict[int, list[int]] = {}
+    iterator, batch, start = spans.iterator.copy(), spans.batch.copy(), spans.start_ns.copy()
+    served: dict[int, list[Iteration]] = {}
     for iteration in sorted(iterations, key=lambda each: each.number):
         for pid in iteration.workers:
-            served.setdefault(pid, []).append(iteration.number)
-    worker_tracks = {i: served.get(t.pid, []) for i, t in enumerate(tracks) if t.role in (Role.WORKER, Role.FEEDER)}
-    for index, numbers in worker_tracks.items():
-        rows = np.flatnonzero((spans.track == index) & np.isin(spans.kind, _WORKER_KINDS))
-        known = np.array([*numbers, -1], dtype=np.int64)
-        generation = spans.iterator[rows]
-        iterator[rows] = known[np.where((generation >= 0) & (generation < len(numbers)), generation, -1)]
+            served.setdefault(pid, []).append(iteration)
     for outer, inner in ((Kind.NEXT, Kind.FETCH), (Kind.ITER, Kind.TASK_SENT)):
         _inherit(spans, iterator, batch, outer, inner)
-    return replace(spans, iterator=iterator, batch=batch)
+    for index, track in enumerate(tracks):
+        if track.role not in (Role.WORKER, Role.FEEDER):
+            continue
+        serves = served.get(track.pid, [])
+        rows = np.flatnonzero((spans.track == index) & np.isin(spans.kind, _WORKER_KINDS))
+        known = np.array([*(each.number for each in serves), -1], dtype=np.int64)
+        generation = spans.iterator[rows]
+        iterator[rows] = known[np.where((generation >= 0) & (generation < len(serves)), generation, -1)]
+        fetched = (spans.kind[rows] == Kind.FETCH) & (spans.flags[rows] & Flag.NESTED == 0)
+        unnumbered = rows[fetched & (batch[rows] < 0)]
+        if not len(unnumbered) or not serves:
+            continue
+        # A worker of an iterable dataset passes over what it is asked for after the end, so it must be known when that
+        # was.
+        if len(serves) == 1 or iterator[unnumbered[0]] >= 0 or not _is_iterable(serves[0], loaders):
+            asked = _tasks(track.pid, serves, spans, tracks, iterator)
+            _number_by_order(unnumbered, track.pid, serves, asked, spans, (iterator, batch, start))
+    return replace(spans, iterator=iterator, batch=batch, start_ns=start)
+
+
+def _is_iterable(iteration: Iteration, loaders: tuple[Loader, ...]) -> bool:
+    return any(
+        (each.pid, each.number) == (iteration.pid, iteration.loader) and each.settings.get("iterable")
+        for each in loaders
+    )
+
+
+def _tasks(
+    pid: int, serves: list[Iteration], spans: Spans, tracks: list[Track], iterator: np.ndarray[Any, Any]
+) -> list[np.ndarray[Any, Any] | None]:
+    """Rows of what a worker was asked for, for each iteration that it served; None where that is not known."""
+    own = np.array([track.pid == serves[0].pid for track in tracks], dtype=bool)
+    sent = np.flatnonzero((spans.kind == Kind.TASK_SENT) & own[spans.track])
+    asked: list[np.ndarray[Any, Any] | None] = []
+    for serving in serves:
+        mine = sent[iterator[sent] == serving.number]
+        known = len(mine) > 0 and bool(np.all(spans.value[mine] >= 0))
+        asked.append(mine[spans.value[mine] == serving.workers.index(pid)] if known else None)
+    return asked
+
+
+def _number_by_order(
+    rows: np.ndarray[Any, Any],
+    pid: int,
+    serves: list[Iteration],
+    asked: list[np.ndarray[Any, Any] | None],
+    spans: Spans,
+    columns: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]],
+) -> None:
+    """Number the batches of a worker whose loop could not be watched: it makes them in the order they are asked for."""
+    iterator, batch, start = columns
+    if iterator[rows[0]] < 0:
+        # Not even where one iteration ends and the next begins.
+        known = [tasks for tasks in asked if tasks is not None]
+        groups = [(rows, np.concatenate(known) if len(known) == len(asked) else None, serves[0])]
+    else:
+        groups = [(rows[iterator[rows] == s.number], tasks, s) for s, tasks in zip(serves, asked, strict=True)]
+    for mine, tasks, serving in groups:
+        if tasks is not None:
+            count = min(len(mine), len(tasks))
+            done, task = mine[:count], tasks[:count]
+            iterator[done], batch[done] = iterator[task], spans.batch[task]
+            # Where the fetch itself could not be watched, it is known only not to have begun before it was asked for.
+            start[done] = np.clip(start[done], spans.start_ns[task], spans.end_ns[done])
+        elif len(groups) == len(serves):
+            number = serving.workers.index(pid) + np.arange(len(mine)) * len(serving.workers)
+            iterator[mine], batch[mine] = serving.number, number
 
 
 def _inherit(
@@ -309,13 +375,14 @@ def _torch_part(
     except (OSError, ValueError) as error:
         notices.append(Notice("trace-unreadable", 1, {"error": str(error)}))
         return None, None
-    ours = [(int(begin) + int(end)) // 2 for begin, end in found["markers"]]
-    theirs = [(begin + end) // 2 for begin, end in trace.markers_ns]
-    if not ours or len(ours) != len(theirs):
-        notices.append(Notice("trace-not-aligned", 1, {"markers": len(theirs), "expected": len(ours)}))
+    ours = [(int(begin), int(end)) for begin, end in found["markers"]]
+    clock = clock_offset(ours, trace.markers_ns)
+    if clock is None:
+        notices.append(Notice("trace-not-aligned", 1, {"markers": len(trace.markers_ns), "expected": len(ours)}))
         return None, None
-    offset = int(np.median(np.array(theirs) - np.array(ours)))
-    return trace, AlignedTrace(path, offset)
+    if clock.error_ns > _CLOCK_ERROR_NS:
+        notices.append(Notice("clock-uncertain", 1, {"error_ms": round(clock.error_ns / 1e6, 3)}))
+    return trace, AlignedTrace(path, clock)
 
 
 def _torch_columns(

@@ -15,6 +15,7 @@ import errno
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,16 +40,25 @@ UNKNOWN = -1
 
 
 class DiskBudget:
-    """Bytes that a process may still write, over all its threads."""
+    """Bytes that a process may still write, over all its threads.
 
-    __slots__ = ("_left_bytes",)
+    Args:
+        limit_bytes: How many.
+        when_spent: Called once, when there is no room for what should be written.
+    """
 
-    def __init__(self, limit_bytes: int) -> None:
+    __slots__ = ("_left_bytes", "_when_spent")
+
+    def __init__(self, limit_bytes: int, when_spent: Callable[[], None] | None = None) -> None:
         self._left_bytes = limit_bytes
+        self._when_spent = when_spent
 
     def take(self, size_bytes: int) -> bool:
         """Whether there is room for that much more, which then counts as written."""
         if size_bytes > self._left_bytes:
+            told, self._when_spent = self._when_spent, None
+            if told is not None:
+                told()
             return False
         self._left_bytes -= size_bytes
         return True

@@ -20,6 +20,10 @@ class Kind(IntEnum):
     CHECKPOINT = 4
     BODY = 5
     """The rest of a step: from a batch's arrival to the next request."""
+    STARVED = 6
+    """Last part of a request in which the device's stream had nothing to run; ``value`` is the device's own count."""
+    DEVICE_STEP = 7
+    """From one request to the next by the device's clock, in ``value``; zero length, at the first of the two."""
 
     # Data work, in whichever process does it.
     FETCH = 10

@@ -42,14 +42,25 @@ class Scripts:
         return self._run([sys.executable, str(script), *args], dict(os.environ), None)
 
     def hooked(
-        self, script: Path, *args: str, steps: int | None = None, warmup: int = 2, trace_steps: int = 0
+        self,
+        script: Path,
+        *args: str,
+        steps: int | None = None,
+        warmup: int = 2,
+        trace_steps: int = 0,
+        path: tuple[Path, ...] = (),
     ) -> Ended:
-        """Run with the hooks in place and no supervisor; ``steps`` None is ``--steps all``."""
+        """Run with the hooks in place and no supervisor; ``steps`` None is ``--steps all``.
+
+        A ``sitecustomize`` in one of the folders of ``path`` runs before the hooks are put in place.
+        """
         self._count += 1
         folder = self.folder / f"recording{self._count}"
         folder.mkdir()
         Settings(steps, warmup, trace_steps, 100_000_000, os.getpid()).save(folder)
-        env = dict(os.environ, PYTHONPATH=str(BOOTSTRAP), **{FOLDER_VARIABLE: str(folder)})
+        env = dict(
+            os.environ, PYTHONPATH=os.pathsep.join(map(str, (BOOTSTRAP, *path))), **{FOLDER_VARIABLE: str(folder)}
+        )
         return self._run([sys.executable, str(script), *args], env, folder)
 
     def _run(self, command: list[str], env: dict[str, str], recording: Path | None) -> Ended:

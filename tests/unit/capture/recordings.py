@@ -19,9 +19,15 @@ from dlprof.model.kinds import Kind
 PLENTY = 1 << 30
 
 
-def asked(steps: int | None = None, warmup: int = 0, trace_steps: int = 0, max_disk_bytes: int = PLENTY) -> Settings:
+def asked(
+    steps: int | None = None,
+    warmup: int = 0,
+    trace_steps: int = 0,
+    max_disk_bytes: int = PLENTY,
+    ends_script: bool = True,
+) -> Settings:
     """Settings that neither trace nor stop unless told to."""
-    return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid())
+    return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid(), ends_script)
 
 
 def begin(folder: Path, *, listens: bool = False, **settings: Any) -> Session:

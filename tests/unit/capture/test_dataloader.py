@@ -335,7 +335,7 @@ class Receiving:
 def test_unpickling_lasts_from_the_bytes_arrival_to_the_batchs(hooks):
     iterator = Receiving()
     state = hooks._states[iterator] = IteratorState(1)
-    state.number = 4
+    state.number = state.answers_to = 4
 
     def get_data(_: Any) -> tuple[int, str]:
         state.received = (100, 200, 5000, threading.get_ident())

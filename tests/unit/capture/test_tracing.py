@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from recordings import asked, events, rows
 
+from dlprof.capture.device import Accelerator
 from dlprof.capture.recorder import Recorder
 from dlprof.capture.tracing import MARKER, Tracer
 from dlprof.formats.chrome_trace import read_torch_trace
@@ -118,6 +120,48 @@ def test_a_trace_that_is_still_on_at_the_end_is_exported(tracer, tmp_path):
     work()
     tracer.export()
     assert len(events(tmp_path, "trace")) == 1
+
+
+class FakeProfile:
+    """Stands in for ``torch.autograd.profiler.profile``: says how it was asked for."""
+
+    asked: ClassVar[list[dict[str, object]]] = []
+
+    def __init__(self, **asked: object) -> None:
+        self.asked.append(asked)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "supported", "device"),
+    [
+        (None, ["CPU", "CUDA"], None),
+        ("cuda", ["CPU", "CUDA"], "cuda"),
+        ("xpu", ["CPU", "XPU"], "xpu"),
+        ("npu", ["CPU", "PrivateUse1"], "npu"),
+        ("cuda", ["CPU"], None),
+        ("npu", ["CPU", "CUDA"], None),
+        ("other", ["CPU", "PrivateUse1"], None),
+    ],
+)
+def test_the_accelerator_in_use_is_traced_with_its_kernels(
+    tracer, tmp_path, monkeypatch, accelerator, supported, device
+):
+    in_use = None if accelerator is None else Accelerator(accelerator, None)
+    activities = {getattr(torch.autograd.ProfilerActivity, name) for name in supported}
+    monkeypatch.setattr("dlprof.capture.tracing.accelerator_in_use", lambda: in_use)
+    monkeypatch.setattr(torch.autograd, "_supported_activities", lambda: activities)
+    monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "npu")
+    monkeypatch.setattr(torch.autograd.profiler, "profile", FakeProfile)
+    monkeypatch.setattr(FakeProfile, "asked", [])
+    assert tracer.start()
+    # Without use_kineto there would be operators on the device, but no kernels and no copies.
+    assert FakeProfile.asked == [{"use_cpu": True, "use_device": device, "use_kineto": True}]
+    slugs = [notice["slug"] for notice in events(tmp_path, "notice")]
+    assert slugs == (["trace-without-device"] if accelerator and not device else [])
 
 
 def test_writer_and_reader_call_the_marker_by_the_same_name():

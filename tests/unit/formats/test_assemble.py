@@ -366,7 +366,7 @@ def test_torchs_events_come_to_our_clock_by_the_markers_that_both_have(folder):
     folder.events(MAIN, torch_export(folder, MARKERS)).spans(MAIN, taken(0, 1))
     found, aligned = assemble(folder.read(), RUN, {})
     assert aligned is not None
-    assert aligned.offset_ns == OFFSET
+    assert aligned.clock.offset_ns == OFFSET
     operator, kernel = found.spans.of(Kind.OPERATOR), found.spans.of(Kind.KERNEL)
     assert (operator.start_ns[0], operator.end_ns[0]) == (2000, 2500)
     assert found.tracks[operator.track[0]].role is Role.MAIN

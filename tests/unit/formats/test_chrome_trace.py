@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FIRST_WORKER_PID, MAIN_PID, Span, end_of_epoch, ms, profile, recorded, step, validation
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dlprof.formats.chrome_trace import TorchEvent, read_torch_trace, write_trace
-from dlprof.model.kinds import Kind, Role
-from dlprof.model.profile import Profile
+from dlprof.formats.chrome_trace import TorchEvent, read_torch_trace
+from dlprof.model.kinds import Kind
 
 MARKER = "dlprof.clock"
 
@@ -105,160 +100,3 @@ def test_a_name_that_is_not_utf8_costs_the_trace_and_not_the_report(tmp_path):
 def test_a_trace_that_is_gone_is_the_callers_to_know(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_torch_trace(tmp_path / "gone.json", MARKER)
-
-
-# ---- ours ------------------------------------------------------------------------------------------------------------
-
-MADE = step(getitem=ms(20), tokenizer=ms(10), collate=ms(3), compute=ms(10), pickle=ms(2), send=ms(1), unpickle=ms(1))
-EPOCH = MADE * 6 + end_of_epoch() + validation(step(getitem=ms(1)) * 2)
-WITH_WORKERS = profile(EPOCH * 2, workers=2, startup=ms(300))
-NOT_SHOWN = (Kind.TASK_SENT, Kind.BODY)
-
-
-def written(folder: Path, found: Profile, torch: Path | None = None, offset_ns: int | None = None) -> dict[str, Any]:
-    path = folder / "run.pt.trace.json.gz"
-    write_trace(found, path, torch, offset_ns)
-    return json.loads(gzip.decompress(path.read_bytes()))
-
-
-def of_phase(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
-    return [event for event in document["traceEvents"] if event["ph"] == phase]
-
-
-def shown(found: Profile, base_ns: int = 0) -> list[tuple[int, int, int, int]]:
-    spans = found.spans
-    return sorted(
-        (
-            int(spans.start_ns[row]) + base_ns,
-            int(spans.end_ns[row]) + base_ns,
-            found.tracks[spans.track[row]].pid,
-            found.tracks[spans.track[row]].thread,
-        )
-        for row in range(len(spans))
-        if spans.kind[row] not in NOT_SHOWN and spans.kind[row] < Kind.OPERATOR
-    )
-
-
-def bars(document: dict[str, Any]) -> list[tuple[int, int, int, int]]:
-    return sorted(
-        (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000), event["pid"], event["tid"])
-        for event in of_phase(document, "X")
-        if event["cat"] == "dlprof"
-    )
-
-
-def near(found: list[tuple[int, ...]], expected: list[tuple[int, ...]]) -> bool:
-    rows = zip(found, expected, strict=True)
-    return all(abs(one - other) <= 2 for row in rows for one, other in zip(*row, strict=True))
-
-
-def test_every_span_is_there_once_on_its_thread(tmp_path):
-    assert near(bars(written(tmp_path, WITH_WORKERS)), shown(WITH_WORKERS))
-
-
-def test_an_arrow_leads_from_each_batch_made_in_a_worker_to_the_request_that_it_answered(tmp_path):
-    document = written(tmp_path, WITH_WORKERS)
-    starts = {event["id"]: event for event in of_phase(document, "s")}
-    ends = {event["id"]: event for event in of_phase(document, "f")}
-    assert len(starts) == len(of_phase(document, "s")) == len(ends) == len(of_phase(document, "f")) == 12
-    assert set(starts) == set(ends)
-    requests = [event for event in of_phase(document, "X") if event["name"] == "next(loader)"]
-    for arrow, start in starts.items():
-        end = ends[arrow]
-        assert start["pid"] >= FIRST_WORKER_PID
-        assert (end["pid"], end["bp"]) == (MAIN_PID, "e")
-        assert start["ts"] <= end["ts"]
-        around = [each for each in requests if each["ts"] <= end["ts"] <= each["ts"] + each["dur"]]
-        assert [f"{each['args']['iteration']}.{each['args']['batch']}" for each in around] == [arrow]
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    costs=st.lists(st.tuples(*[st.integers(0, ms(5))] * 5), min_size=1, max_size=6),
-    workers=st.integers(1, 3),
-    prefetch=st.integers(1, 3),
-)
-def test_no_arrow_goes_back_in_time(tmp_path_factory, costs, workers, prefetch):
-    plan = [
-        each
-        for getitem, pickle, send, unpickle, compute in costs
-        for each in step(getitem=getitem, pickle=pickle, send=send, unpickle=unpickle, compute=compute)
-    ]
-    document = written(tmp_path_factory.mktemp("run"), profile(plan, workers=workers, prefetch=prefetch))
-    starts = {event["id"]: event["ts"] for event in of_phase(document, "s")}
-    ends = {event["id"]: event["ts"] for event in of_phase(document, "f")}
-    # A request that took no time at all ends before it began: nothing is shorter than the clock's nanosecond.
-    assert all(starts[arrow] <= ends[arrow] + 0.001 for arrow in starts)
-    assert len(starts) == len(costs)
-
-
-def test_threads_and_processes_have_names(tmp_path):
-    document = written(tmp_path, WITH_WORKERS)
-    names = {
-        (event["pid"], event["tid"]): event["args"]["name"]
-        for event in of_phase(document, "M")
-        if event["name"] == "thread_name"
-    }
-    assert names[MAIN_PID, MAIN_PID] == "main"
-    assert sum(name == "DataLoader worker" for name in names.values()) == 4
-    assert sum(name == "feeder thread" for name in names.values()) == 4
-    processes = [event["args"]["name"] for event in of_phase(document, "M") if event["name"] == "process_name"]
-    assert sorted(processes)[0] == "DataLoader worker 0 (rank 0)"
-    assert "training process (rank 0)" in processes
-
-
-def test_a_run_without_a_trace_of_torch_shows_the_wall_clock(tmp_path):
-    document = written(tmp_path, WITH_WORKERS)
-    run = WITH_WORKERS.run
-    assert document["baseTimeNanoseconds"] == run.wall_ns - run.monotonic_ns
-
-
-def test_torchs_events_stay_as_they_are_and_ours_come_to_their_clock(tmp_path):
-    theirs = [complete("aten::mm", 5.25, 1), {"ph": "M", "name": "process_name", "pid": "Spans", "args": {}}]
-    path = torch_trace(tmp_path, *theirs, baseTimeNanoseconds=1_234)
-    offset = -999_000_000_000
-    document = written(tmp_path, WITH_WORKERS, path, offset)
-    assert document["baseTimeNanoseconds"] == 1_234
-    assert document["traceEvents"][:2] == theirs
-    assert near(bars(document), shown(WITH_WORKERS, offset))
-    requests = [event for event in of_phase(document, "X") if event["name"] == "next(loader)"]
-    for end in of_phase(document, "f"):
-        assert any(each["ts"] <= end["ts"] <= each["ts"] + each["dur"] for each in requests)
-
-
-def test_what_torch_recorded_is_not_written_a_second_time_as_ours(tmp_path):
-    traced = profile(step(input_wait=ms(1), compute=ms(2), traced=True) * 3)
-    document = written(tmp_path, traced)
-    assert "a operator" not in {event["name"] for event in of_phase(document, "X")}
-    assert near(bars(document), shown(traced))
-
-
-def test_a_batch_whose_arrival_was_not_seen_has_no_arrow(tmp_path):
-    found = recorded([Span(Kind.SEND, 10, 20, batch=3, iterator=1)])
-    assert of_phase(written(tmp_path, found), "s") == []
-
-
-def test_a_request_that_brought_no_batch_is_no_arrival(tmp_path):
-    found = recorded([Span(Kind.SEND, 10, 20, batch=-1, iterator=1), Span(Kind.NEXT, 15, 30, iterator=1, flags=1)])
-    assert of_phase(written(tmp_path, found), "f") == []
-
-
-def test_names_are_those_of_the_seams_where_there_are_any(tmp_path):
-    found = recorded([Span(Kind.TOKENIZER, 1, 2, name="tokenizers.Tokenizer.encode"), Span(Kind.DECODE, 3, 4)])
-    assert [event["name"] for event in of_phase(written(tmp_path, found), "X")] == [
-        "tokenizers.Tokenizer.encode",
-        "decode",
-    ]
-
-
-def test_a_name_with_quotes_and_control_characters_stays_json(tmp_path):
-    name = 'a"b\\c\n\x00\u2028é'
-    found = recorded([Span(Kind.TOKENIZER, 1, 2, name=name)])
-    assert of_phase(written(tmp_path, found), "X")[0]["name"] == name
-
-
-def test_device_streams_are_left_to_torch(tmp_path):
-    found = profile(step(input_wait=ms(1), kernel=ms(2), traced=True) * 3, device="cuda:0")
-    assert any(track.role is Role.DEVICE_STREAM for track in found.tracks)
-    threads = {event["tid"] for event in written(tmp_path, found)["traceEvents"] if event["pid"] == MAIN_PID}
-    assert threads == {0, MAIN_PID}
