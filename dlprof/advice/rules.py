@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dlprof.model.advice import Advice, Findings, Refusal
-from dlprof.model.kinds import Cause, Component
+from dlprof.model.kinds import Cause, Component, Confidence
 from dlprof.model.report import Evidence
 
 WORTH_TRYING = 1.05
@@ -76,7 +76,9 @@ def _lower_num_workers(findings: Findings) -> Answer:
         return None
     # Without any worker nothing is saved but the step time itself; with fewer, memory and cores are.
     least = WORTH_TRYING if knee.to == 0 else 1 / SAME
-    if knee.to < workers and knee.speedup[1] >= least:
+    # Nobody lowers a setting on a forecast that may be wrong.
+    sure = knee.confidence is not Confidence.LOW
+    if knee.to < workers and sure and knee.speedup[1] >= least:
         evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         return Advice("lower-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
     busy = findings.worker_busy_ratio
