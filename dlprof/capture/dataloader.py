@@ -15,17 +15,21 @@ from types import ModuleType
 from typing import Any
 
 from dlprof.capture.fetching import Fetching, WorkerPosition
+from dlprof.capture.pinning import Pinning
 from dlprof.capture.recorder import now, thread_cpu
 from dlprof.capture.session import Session
 from dlprof.model.kinds import Kind
 
 _SAMPLER_WORTH_RECORDING_NS = 10_000
+_PASSED_OVER_BY_WARNINGS = "<dlprof, as importlib._bootstrap>"
+"""A warning with a ``stacklevel`` is about the caller's line: Python counts no frames whose file has both words in its
+name, and so names the script's line as it would without us."""
 
 
 class IteratorState:
     """What is remembered of one of torch's iterators, beside it and not on it."""
 
-    __slots__ = ("answers_to", "last_received", "loader", "number", "read_cpu", "received")
+    __slots__ = ("answers_to", "last_received", "loader", "number", "pinning", "read_cpu", "received")
 
     def __init__(self, loader: int) -> None:
         self.loader = loader
@@ -33,6 +37,8 @@ class IteratorState:
         """The iteration that batches are asked for; -1 while it is being begun."""
         self.answers_to = -1
         """The iteration that batches are received for: the one before, while the next one is being begun."""
+        self.pinning: Pinning | None = None
+        """Where another thread reads from the pipe."""
         self.last_received = -1
         self.read_cpu: tuple[int, int] | None = None
         """CPU time of the reading thread when it began to read and when it had read."""
@@ -57,6 +63,7 @@ class DataLoaderHooks:
 
     def install(self, module: ModuleType) -> None:
         """Patch ``torch.utils.data.dataloader``, given as ``module``; called when it has been imported."""
+        self._session.listen()
         base = getattr(module, "_BaseDataLoaderIter", None)
         multi = getattr(module, "_MultiProcessingDataLoaderIter", None)
         kinds = getattr(module, "_DatasetKind", None)
@@ -85,6 +92,8 @@ class DataLoaderHooks:
 
     def enter_worker(self) -> WorkerPosition:
         """This process is a worker: fetches belong to the batch that its loop is at."""
+        # Forked while the iterator was being made.
+        self._beginning.clear()
         return self._fetching.enter_worker()
 
     def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any], *, static: bool = False) -> bool:
@@ -92,7 +101,8 @@ class DataLoaderHooks:
         if original is None:
             self._session.recorder.notice("hook-missing", hook=name)
             return False
-        wrapper = functools.wraps(original)(wrap(original))
+        wrapper: Any = functools.wraps(original)(wrap(original))
+        wrapper.__code__ = wrapper.__code__.replace(co_filename=_PASSED_OVER_BY_WARNINGS)
         self._originals.append((owner, name, owner.__dict__.get(name, original)))
         setattr(owner, name, staticmethod(wrapper) if static else wrapper)
         return True
@@ -139,13 +149,18 @@ class DataLoaderHooks:
             self._watch_pipe(iterator, state)
         state.number = session.iteration_begun(start, number, list(getattr(iterator, "_workers", ())))
         state.answers_to = state.number
+        if state.pinning is not None:
+            state.pinning.iteration_begun(state.number)
 
-    @staticmethod
-    def _watch_pipe(iterator: Any, state: IteratorState) -> None:
+    def _watch_pipe(self, iterator: Any, state: IteratorState) -> None:
         # Only this object in this process: the workers have their own copy by now.
         queue = getattr(iterator, "_worker_result_queue", None)
         receive = getattr(queue, "_recv_bytes", None)
         if queue is None or receive is None:
+            return
+        if getattr(iterator, "_pin_memory_thread", None) is not None:
+            state.pinning = Pinning(self._session.recorder, len(iterator._workers))
+            state.pinning.watch(queue, iterator._data_queue)
             return
 
         def timed_receive(*args: Any, **kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ class Session:
         self._settings = settings
         self._began_ns = now()
         self._begin()
-        self._main_listens = _listen_in_main_thread()
+        self._main_listens = False
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._at_exit)
 
@@ -87,6 +87,10 @@ class Session:
         self._starvation.abandon()
         self.recorder.after_fork()
         self._begin()
+
+    def listen(self) -> None:
+        """Let loops in other threads end the script; called when torch's loader is imported, and not before."""
+        self._main_listens = self._main_listens or _listen_in_main_thread()
 
     # ---- loaders -----------------------------------------------------------------------------------------------
 

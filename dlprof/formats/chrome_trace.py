@@ -123,12 +123,14 @@ class TorchFile:
             ValueError: It is not a trace.
         """
         with open(self._path, "rb") as file:
-            pending = file.read(PIECE_BYTES)
-            opening = _OPENING.search(pending)
-            if opening is None:
-                # No trace, as a rule; what it is instead is the decoder's to say.
-                yield from self._last(pending + file.read())
-                return
+            pending = b""
+            while (opening := _OPENING.search(pending)) is None:
+                data = file.read(PIECE_BYTES)
+                if not data:
+                    # No trace, as a rule; what it is instead is the decoder's to say.
+                    yield from self._last(pending)
+                    return
+                pending += data
             self._note(pending[: opening.end()] + b"]}")
             pending = pending[opening.end() :]
             while data := file.read(PIECE_BYTES):
@@ -261,7 +263,7 @@ def clock_offset(ours_ns: list[tuple[int, int]], theirs_ns: Iterable[tuple[int, 
     most = min(begin - before for (before, _), (begin, _) in pairs)
     middles = [(begin + end - before - after) // 2 for (before, after), (begin, end) in pairs]
     # Where the clocks have drifted apart the bounds contradict each other, by as much as the middle is wrong.
-    return ClockOffset((least + most) // 2, abs(most - least + 1) // 2, max(middles) - min(middles), len(pairs))
+    return ClockOffset((least + most) // 2, (abs(most - least) + 1) // 2, max(middles) - min(middles), len(pairs))
 
 
 def _torch_event(event: ChromeEvent, kind: Kind, name: str) -> TorchEvent:

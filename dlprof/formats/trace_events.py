@@ -285,7 +285,7 @@ def _counter(pid: int, name: str, time_ns: int, unit: str, value: float) -> Even
 
 
 def batch_arrows(profile: Profile, spans: Spans, starts_ns: Any, ends_ns: Any) -> Iterator[Event]:
-    """An arrow for each batch: from the worker that made it by way of the feeder thread to the request it answered.
+    """An arrow for each batch: from the worker that made it, by way of the feeder thread, into the request it answered.
 
     Args:
         profile: The run.
@@ -295,26 +295,35 @@ def batch_arrows(profile: Profile, spans: Spans, starts_ns: Any, ends_ns: Any) -
     """
     roles = [track.role for track in profile.tracks]
     ways: dict[tuple[int, int], dict[Kind, int]] = {}
-    passed = np.isin(spans.kind, [Kind.FETCH, Kind.SEND, Kind.NEXT]) & (spans.batch >= 0)
+    passed = np.isin(spans.kind, [Kind.FETCH, Kind.SEND, Kind.UNPICKLE, Kind.NEXT]) & (spans.batch >= 0)
     for row in np.flatnonzero(passed & ((spans.flags & int(Flag.ENDED)) == 0)).tolist():
         kind = Kind(int(spans.kind[row]))
         if kind is not Kind.FETCH or roles[int(spans.track[row])] is Role.WORKER:
             ways.setdefault((int(spans.iterator[row]), int(spans.batch[row])), {})[kind] = row
     for (iterator, batch), way in ways.items():
-        stops = [way[kind] for kind in (Kind.FETCH, Kind.SEND, Kind.NEXT) if kind in way]
-        if Kind.NEXT not in way or len(stops) < 2:
-            continue
-        # Out of a slice at its last moment, through one at its first: the next one may begin before it ends.
-        times = [int(starts_ns[row]) for row in stops]
-        for place in (0, -1):
-            if stops[place] != way.get(Kind.SEND):
-                times[place] = max(times[place], int(ends_ns[stops[place]]) - 1)
-        if times == sorted(times):
-            yield from _arrow(profile, spans, iterator * _BATCHES_APART + batch, stops, times)
+        stops = _stops(way, starts_ns, ends_ns)
+        times = [time_ns for _, time_ns in stops]
+        if len(stops) > 1 and times == sorted(times):
+            yield from _arrow(profile, spans, iterator * _BATCHES_APART + batch, stops)
 
 
-def _arrow(profile: Profile, spans: Spans, number: int, stops: list[int], times: list[int]) -> Iterable[Event]:
-    for place, (row, time_ns) in enumerate(zip(stops, times, strict=True)):
+def _stops(way: dict[Kind, int], starts_ns: Any, ends_ns: Any) -> list[tuple[int, int]]:
+    """The slices that an arrow passes and when: at their starts, where Perfetto takes no inner slice for them."""
+    stops = [(way[kind], int(starts_ns[way[kind]])) for kind in (Kind.FETCH, Kind.SEND) if kind in way]
+    if Kind.NEXT not in way or not stops:
+        return []
+    request, unpickled = way[Kind.NEXT], way.get(Kind.UNPICKLE)
+    begin, end = int(starts_ns[request]), int(ends_ns[request])
+    if unpickled is not None:
+        stops.append((unpickled, int(starts_ns[unpickled])))
+        if begin <= stops[-1][1] < end:
+            return stops
+    # It came before it was asked for, or another thread took it from the pipe.
+    return [*stops, (request, begin if stops[-1][1] <= begin else end - 1)]
+
+
+def _arrow(profile: Profile, spans: Spans, number: int, stops: list[tuple[int, int]]) -> Iterable[Event]:
+    for place, (row, time_ns) in enumerate(stops):
         track = profile.tracks[int(spans.track[row])]
         last = place == len(stops) - 1
         event: Event = {

@@ -13,6 +13,7 @@ Times = npt.NDArray[np.int64]
 
 # Torch writes microseconds as decimals, which readers take for floating-point numbers: that costs up to a nanosecond.
 _GAP_NS = 2
+_TRIES = 4
 
 
 class ThreadEvents:
@@ -38,9 +39,15 @@ class ThreadEvents:
             start_ns: Start of ours, on the same clock.
             end_ns: Its end.
         """
-        first = self._cut_by(start_ns, end_ns)
-        last = self._cut_by(end_ns, start_ns)
-        return self._moved(start_ns, first), self._moved(end_ns, last)
+        # A bound that has left one event may lie in the one beside it: two are seldom so close.
+        for _ in range(_TRIES):
+            start = self._moved(start_ns, self._cut_by(start_ns, end_ns))
+            # Of two that start together the slice of ours is written first and so has to be the outer one.
+            end = self._moved(end_ns, self._cut_by(end_ns, start), start)
+            if (start, end) == (start_ns, end_ns):
+                break
+            start_ns, end_ns = start, end
+        return start_ns, end_ns
 
     def _cut_by(self, bound: int, other: int) -> int:
         index = int(np.searchsorted(self._starts, bound, side="left")) - 1
@@ -50,16 +57,18 @@ class ThreadEvents:
         found = -1
         while index >= 0:
             start, end = int(self._starts[index]), int(self._ends[index])
-            if start < bound < end and not start <= other <= end:
+            if start < bound < end and not start < other <= end:
                 found = index
             index = parents[index]
         return found
 
-    def _moved(self, bound: int, index: int) -> int:
+    def _moved(self, bound: int, index: int, not_before: int | None = None) -> int:
         if index < 0:
             return bound
         start, end = int(self._starts[index]), int(self._ends[index])
-        return start - _GAP_NS if bound - start <= end - bound else end + _GAP_NS
+        early = start - _GAP_NS
+        nearer = bound - start <= end - bound and (not_before is None or early >= not_before)
+        return early if nearer else end + _GAP_NS
 
     def _known_parents(self) -> list[int]:
         if self._parents is None:

@@ -91,6 +91,13 @@ class Stream(IterableDataset):
             yield noise(), index
 
 
+class Misjudged(Stream):
+    """Gives more than it says it has: torch warns of the line that asked."""
+
+    def __len__(self):
+        return 10
+
+
 class Outer(Dataset):
     """A loader inside a dataset."""
 
@@ -262,6 +269,9 @@ def each_form(training, folder, workers):
             forms["stateful-persistent"] = functools.partial(StatefulDataLoader, Map(), BATCH, persistent_workers=True)
     for form, make in forms.items():
         training.epochs(form, make(**settings(form)))
+    misjudged = DataLoader(Misjudged(), 5, **usual)
+    training.model(torch.full((4,), float(len(misjudged))))
+    training.epochs("misjudged", misjudged)
     if workers:
         training.without_order("unordered", DataLoader(Certain(), BATCH, in_order=False, **usual))
     each_loop(training, DataLoader(Map(), BATCH, **settings("loops")), workers)

@@ -59,23 +59,23 @@ def test_a_run_becomes_one_trace_on_one_clock(
         ("train.py",), "2026-01-01T00:00:00+00:00", "host", STEPS, WARMUP, TRACED,
         how_it_ended(ended.recording, 0, main_pid), 0, 0,
     )  # fmt: skip
-    profile, aligned = assemble(ended.recording, run, {})
+    found, aligned = assemble(ended.recording, run, {})
     assert aligned is not None
     assert aligned.clock.markers == TRACED + 1
     print(f"marker error {aligned.clock.error_ns} ns, spread {aligned.clock.spread_ns} ns")
     record_property("marker_error_ns", aligned.clock.error_ns)
     assert aligned.clock.error_ns < EXPECTED_ERROR_NS
-    assert "clock-uncertain" not in {notice.slug for notice in profile.notices}
+    assert "clock-uncertain" not in {notice.slug for notice in found.notices}
 
     path = tmp_path / "run.pt.trace.json.gz"
-    result = write_trace(profile, path, aligned, find_steps(profile))
+    result = write_trace(found, path, aligned, find_steps(found))
     assert not result.cut
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    _assert_nothing_arrives_before_it_was_sent(profile, method)
+    _assert_nothing_arrives_before_it_was_sent(found, method)
     _assert_nested([event for event in events if event["ph"] == "X"])
     _assert_torchs_requests_lie_in_ours(events, main_pid)
     arrows = [event for event in events if event["ph"] == "s" and event["cat"] == "dlprof.batch"]
-    taken = profile.spans.of(Kind.NEXT)
+    taken = found.spans.of(Kind.NEXT)
     batches = int(((taken.flags & int(Flag.ENDED)) == 0).sum())
     assert len(arrows) == (batches if method != "none" else 0)
     steps = [event["name"] for event in events if event["tid"] == STEPS_THREAD and event["ph"] == "X"]

@@ -1,4 +1,4 @@
-"""Traces: what is read from torch's, and one trace of main, workers and torch with arrows from worker to main."""
+"""What is read of torch's traces, and how its clock is tied to ours."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlprof.formats.chrome_trace import TorchEvent, read_torch_trace
+from dlprof.formats.chrome_trace import TorchEvent, TorchFile, clock_offset, read_torch_trace
 from dlprof.model.kinds import Kind
 
 MARKER = "dlprof.clock"
-
-
-# ---- torch's traces --------------------------------------------------------------------------------------------------
 
 
 def complete(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: Any = 1, **args: Any) -> dict[str, Any]:
@@ -100,3 +97,51 @@ def test_a_name_that_is_not_utf8_costs_the_trace_and_not_the_report(tmp_path):
 def test_a_trace_that_is_gone_is_the_callers_to_know(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_torch_trace(tmp_path / "gone.json", MARKER)
+
+
+def test_a_name_that_is_not_utf8_is_read_with_a_stand_in(tmp_path):
+    path = torch_trace(tmp_path, complete("PLACE", 1, 1))
+    path.write_bytes(path.read_bytes().replace(b"PLACE", b"caf\xe9"))
+    assert [event.name for event in read_torch_trace(path, MARKER).events] == ["caf\ufffd"]
+
+
+@pytest.mark.parametrize("piece_bytes", [200, 1000, 10**6])
+def test_a_trace_in_torchs_layout_is_read_in_pieces(tmp_path, monkeypatch, piece_bytes):
+    monkeypatch.setattr("dlprof.formats.chrome_trace.PIECE_BYTES", piece_bytes)
+    events = [complete(f"aten::op{number}", number * 10, 5, note="  },\n  {") for number in range(50)]
+    text = ",\n  ".join(json.dumps(event, indent=2).replace("\n", "\n  ") for event in events)
+    path = tmp_path / "torch.json"
+    head = '{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 7,' + " " * 150
+    path.write_text(head + '"traceEvents": [\n  ' + text + '\n  ],"traceName": "x" }')
+    file = TorchFile(path)
+    pieces = list(file.pieces())
+    assert len(pieces) > 1 or piece_bytes > 1000
+    assert [event for piece in pieces for event in json.loads(piece)] == events
+    assert {key: json.loads(bytes(raw)) for key, raw in file.top.items()} == {
+        "schemaVersion": 1,
+        "baseTimeNanoseconds": 7,
+        "traceName": "x",
+    }
+    assert [event.name for event in read_torch_trace(path, MARKER).events] == [event["name"] for event in events]
+
+
+def test_the_clocks_are_tied_by_the_tightest_bounds_that_markers_give():
+    # The second marker was interrupted before torch saw it, the third after.
+    ours = [(100, 200), (1_000, 9_000), (10_000, 19_000)]
+    theirs = [(5_120, 5_190), (13_940, 13_990), (15_010, 15_060)]
+    clock = clock_offset(ours, theirs)
+    assert clock is not None
+    # From the first: at least 4990, at most 5020; from the third: at most 5010.
+    assert (clock.offset_ns, clock.error_ns) == (5_000, 10)
+    assert (clock.spread_ns, clock.markers) == (8_965 - 535, 3)
+
+
+def test_clocks_that_drift_apart_are_as_uncertain_as_their_markers_contradict():
+    clock = clock_offset([(0, 10), (1_000, 1_010)], [(0, 10), (1_400, 1_410)])
+    assert clock is not None
+    assert (clock.offset_ns, clock.error_ns) == (200, 200)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([(1, 2)], []), ([(1, 2)], [(1, 2), (3, 4)])])
+def test_clocks_without_the_same_markers_are_not_tied(ours, theirs):
+    assert clock_offset(ours, theirs) is None

@@ -15,6 +15,7 @@ from builders import FIRST_WORKER_PID, MAIN_PID, Span, end_of_epoch, ms, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlprof import api
 from dlprof.analysis.steps import find_steps
 from dlprof.formats.chrome_trace import AlignedTrace, ClockOffset
 from dlprof.formats.trace_events import STEPS_THREAD
@@ -107,7 +108,7 @@ def assert_well_formed(document: dict[str, Any]) -> None:
             assert not open_ or end <= open_[-1][1] + 1, (open_[-1], (start, end))
             open_.append((start, end))
     for flow in flows.values():
-        assert [event["ph"] for event in flow] in (["s", "f"], ["s", "t", "f"])
+        assert re.fullmatch("st{0,2}f", "".join(event["ph"] for event in flow))
         assert [event["ts"] for event in flow] == sorted(event["ts"] for event in flow)
         assert flow[-1]["bp"] == "e"
         for event in flow:
@@ -144,9 +145,31 @@ def test_an_arrow_leads_from_each_batch_made_in_a_worker_to_the_request_that_it_
             around = [
                 each
                 for each in slices
-                if each["pid"] == event["pid"] and each["ts"] <= event["ts"] <= each["ts"] + each["dur"]
+                if each["pid"] == event["pid"] and each["ts"] <= event["ts"] < each["ts"] + each["dur"]
             ]
             assert [(each["args"]["iteration"] << 32) + each["args"]["batch"] for each in around] == [arrow]
+
+
+def test_an_arrow_goes_on_to_the_request_where_the_batch_had_come_before(tmp_path):
+    tracks = [Track(pid, pid, role, 0) for pid, role in ((MAIN_PID, Role.MAIN), (FIRST_WORKER_PID, Role.WORKER))]
+    at = {"iterator": 1}
+    rows = [
+        Span(Kind.FETCH, 1_000, 2_000, track=1, batch=1, **at),
+        Span(Kind.SEND, 2_000, 3_000, track=1, batch=1, **at),
+        # Batch 1 is read while batch 0 is waited for.
+        Span(Kind.UNPICKLE, 3_500, 4_000, batch=1, **at),
+        Span(Kind.NEXT, 500, 6_000, batch=0, **at),
+        Span(Kind.NEXT, 7_000, 8_000, batch=1, **at),
+        # Of batch 2 nothing is known between worker and request, as where a thread pins memory.
+        Span(Kind.FETCH, 2_000, 7_500, track=1, batch=2, **at),
+        Span(Kind.NEXT, 9_000, 9_500, batch=2, **at),
+    ]
+    document = written(tmp_path, recorded(rows, tracks=tracks))
+    arrows: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    for event in document["traceEvents"]:
+        if event["ph"] in "stf":
+            arrows[event["id"]].append((event["ph"], event["ts"]))
+    assert list(arrows.values()) == [[("s", 1), ("t", 2), ("t", 3.5), ("f", 7)], [("s", 2), ("f", 9)]]
 
 
 @settings(max_examples=30, deadline=None)
@@ -442,3 +465,27 @@ def test_an_interrupted_trace_leaves_no_half_of_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         write_trace(WITH_WORKERS, tmp_path / OUT)
     assert not list(tmp_path.glob("*.gz"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "slug", "values"),
+    [
+        (WrittenTrace(1, 5, 6, 7, 0), "trace-cut", {"items": 5, "spans": 6, "torch_events": 7}),
+        (OSError("disk full"), "trace-not-written", {"error": "disk full"}),
+        (WrittenTrace(1, 0, 0, 0, 9), None, {}),
+    ],
+)
+def test_what_became_of_the_trace_is_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Any, slug: str | None, values: dict[str, Any]
+) -> None:
+    def write(*_: Any) -> WrittenTrace:
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(api, "write_trace", write)
+    found = api._with_trace(profile(step(input_wait=1000, compute=1000) * 40), tmp_path, None)
+    assert [(notice.slug, notice.values) for notice in found.notices] == ([(slug, values)] if slug else [])
+    if slug:
+        said = next(notice.text for notice in api.diagnose(found).notices if notice.slug == slug)
+        assert all(str(value) in said for value in values.values())
