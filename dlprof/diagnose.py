@@ -260,6 +260,8 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     count = len(steps.measured)
     if run.steps is not None and count + len(steps.traced) < run.steps:
         notices.append(Notice("fewer-steps", 1, {"wanted": run.steps, "measured": count}))
+    if steps.traced and measured.parts is not None and not len(measured.parts.open_shares):
+        notices.append(Notice("trace-without-kernels"))
     if not steps.traced and not _TRACE_NOTICES & {notice.slug for notice in notices}:
         reason = "--trace-steps 0" if not run.trace_steps else "the training loop ended before the traced steps"
         notices.append(Notice("no-trace", 1, {"reason": reason}))

@@ -88,15 +88,18 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     device = here.of(Kind.USER_DEVICE).covered()
     checkpoint = here.of(Kind.CHECKPOINT).covered()
     requests = _requests(profile)
+    starved = starvation(profile)
     apart = _apart(steps)
     light = np.array(
-        [_light(subtract(_parts_of(step), apart), step, device, requests, checkpoint) for step in measured]
+        [_light(subtract(_parts_of(step), apart), step, device, requests, starved, checkpoint) for step in measured]
     )
     open_shares, traced_rest = _open_shares(profile, steps.traced, apart)
     mean = light.mean(axis=0)
     rest = float(mean[CAUSES.index(Cause.OTHER)])
     ns = {cause: float(mean[place]) for place, cause in enumerate(CAUSES)}
     source: dict[Cause, Source] = dict.fromkeys(CAUSES, "light")
+    if starved is not None:
+        source[Cause.INPUT_WAIT] = source[Cause.DEVICE_COMPUTE] = "events"
     if len(open_shares):
         ns[Cause.OTHER] = 0.0
         for cause, share in zip(_OPEN_CAUSES, open_shares.mean(axis=0), strict=True):
@@ -113,17 +116,35 @@ def _requests(profile: Profile) -> Intervals:
     return process_spans(profile, Role.MAIN).of(Kind.NEXT, Kind.ITER).covered()
 
 
+def starvation(profile: Profile) -> Intervals | None:
+    """When the device had nothing to do while a batch was waited for; None where its events were not recorded."""
+    found = process_spans(profile).of(Kind.STARVED)
+    return found.covered() if len(found) and profile.device != "cpu" else None
+
+
 def _apart(steps: Steps) -> Intervals:
     """Other loaders' phases: their time is in no step."""
     return union([phase.start_ns for phase in steps.phases], [phase.end_ns for phase in steps.phases])
 
 
-def _light(left: Intervals, step: Step, device: Intervals, requests: Intervals, checkpoint: Intervals) -> Table:
+def _light(
+    left: Intervals,
+    step: Step,
+    device: Intervals,
+    requests: Intervals,
+    starved: Intervals | None,
+    checkpoint: Intervals,
+) -> Table:
     """Causes of one untraced step as far as light spans tell; shape ``(len(CAUSES),)``, sums to ``left``."""
     row = np.zeros(len(CAUSES))
     within = intersect(left, requests)
     # The step's own request is in it already, unless another thread makes it.
     wait = union(np.append(within[:, 0], step.wait_start_ns), np.append(within[:, 1], step.wait_end_ns))
+    if starved is not None:
+        # The device's own events: while it still worked off what had been launched, the wait cost nothing.
+        device = union(np.append(device[:, 0], wait[:, 0]), np.append(device[:, 1], wait[:, 1]))
+        wait = intersect(wait, starved)
+        device = subtract(device, wait)
     for cause, covered in (
         (Cause.DEVICE_COMPUTE, device),
         (Cause.INPUT_WAIT, wait),
@@ -140,6 +161,9 @@ def _open_shares(profile: Profile, traced: tuple[Step, ...], apart: Intervals) -
     rows = []
     requests = _requests(profile)
     own = own_spans(profile) if traced else profile.spans
+    if profile.device != "cpu" and not len(own.of(Kind.KERNEL, Kind.COLLECTIVE)):
+        # The profiler was not allowed to see the device: what it did is not to be taken for the host's work.
+        return np.zeros((0, len(_OPEN_CAUSES))), None
     for step in traced:
         spans = _near(own, step)
         left = subtract(subtract(_parts_of(step), apart), union([step.wait_start_ns], [step.wait_end_ns]))
@@ -160,8 +184,9 @@ def _open_parts(profile: Profile, spans: Spans, left: Intervals) -> list[Interva
     main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is Role.MAIN]
     on_main = spans.where(np.isin(spans.track, main))
     by_cause = {
-        Cause.DEVICE_COMPUTE: spans.of(Kind.KERNEL).covered() if accelerator else operators,
-        Cause.H2D_COPY: spans.of(Kind.COPY_H2D, Kind.COPY_D2H, Kind.COPY_OTHER).covered(),
+        # A copy within the device is the device's own work.
+        Cause.DEVICE_COMPUTE: spans.of(Kind.KERNEL, Kind.COPY_OTHER).covered() if accelerator else operators,
+        Cause.H2D_COPY: spans.of(Kind.COPY_H2D, Kind.COPY_D2H).covered(),
         Cause.COMMUNICATION: spans.of(Kind.COLLECTIVE).covered(),
         Cause.SYNCHRONIZATION: on_main.of(Kind.SYNCHRONIZE).covered(),
         Cause.KERNEL_LAUNCH: union(

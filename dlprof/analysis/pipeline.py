@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.partition import starvation
 from dlprof.analysis.scope import own_spans, process_spans
 from dlprof.model.intervals import overlap
 from dlprof.model.kinds import Component, Kind
@@ -43,7 +44,11 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
     workers = int(loader.settings.get("num_workers") or 0)
     cores = float(profile.environment.get("cores") or 1)
     worker_cost, main_cost, handover_known = _handover(profile, known, workers)
-    body_wall, body_cpu = _bodies(profile, known)
+    body_cpu = _body_cpu(profile, known)
+    step_ns = np.array([step.duration_ns for step in known], dtype=np.float64)
+    waits = _waits(profile, known)
+    # What the device still worked off during a wait belongs to the step, not to the wait.
+    body_wall = step_ns - waits
     shape = next((batch for batch in profile.batches if batch.loader == loader.number), None)
     return Pipeline(
         workers=workers,
@@ -55,8 +60,8 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
         receive_cpu_ns=main_cost,
         main_wall_ns=body_wall,
         main_cpu_ns=body_cpu,
-        step_ns=np.array([step.duration_ns for step in known], dtype=np.float64),
-        wait_ns=np.array([step.wait_ns for step in known], dtype=np.float64),
+        step_ns=step_ns,
+        wait_ns=waits,
         handover_known=handover_known,
         batch_bytes=shape.size_bytes if shape else -1,
         shm_free_bytes=int(profile.environment.get("shm_free_bytes", -1)),
@@ -96,6 +101,15 @@ def _sampler(profile: Profile, steps: list[Step]) -> dict[Component, Part]:
     return {Component.SAMPLER: Part(spent, np.zeros_like(spent))} if spent.any() else {}
 
 
+def _waits(profile: Profile, steps: list[Step]) -> Row:
+    """How long each step's wait kept the device, or the process where there is none, from working."""
+    starved = starvation(profile)
+    if starved is None:
+        return np.array([step.wait_ns for step in steps], dtype=np.float64)
+    begins, ends = [step.wait_start_ns for step in steps], [step.wait_end_ns for step in steps]
+    return overlap(starved, begins, ends).astype(np.float64)
+
+
 def _handover(profile: Profile, steps: list[Step], workers: int) -> tuple[Row, Row, bool]:
     if not workers:
         if profile.handover is None:
@@ -121,11 +135,11 @@ def _per_batch(profile: Profile, kind: Kind, *, on_cpu: bool) -> dict[tuple[int,
     return dict(zip(keys, np.maximum(values, 0).astype(np.float64).tolist(), strict=True))
 
 
-def _bodies(profile: Profile, steps: list[Step]) -> tuple[Row, Row]:
+def _body_cpu(profile: Profile, steps: list[Step]) -> Row:
+    """CPU time of the whole process outside each step's request."""
     bodies = process_spans(profile).of(Kind.BODY)
     cpu = {
         (int(iterator), int(batch)): float(max(used, 0))
         for iterator, batch, used in zip(bodies.iterator, bodies.batch, bodies.process_cpu_ns, strict=True)
     }
-    wall = np.array([step.body_ns for step in steps], dtype=np.float64)
-    return wall, np.array([cpu.get((step.iterator, step.batch), 0.0) for step in steps])
+    return np.array([cpu.get((step.iterator, step.batch), 0.0) for step in steps])

@@ -171,13 +171,16 @@ def device(profile: Profile, steps: Steps) -> Device | None:
         wall += step.body_end_ns - step.wait_start_ns
     size = float(np.maximum(copies.value, 0).sum())
     spent = float(copies.duration_ns().sum())
-    pageable = np.array(["Pageable" in copies.names[int(name)] for name in copies.name_id], dtype=bool)
+    names = [copies.names[int(name)] for name in copies.name_id]
+    pageable = np.array(["Pageable" in name for name in names], dtype=bool)
+    # AMD's names do not say where the memory was.
+    told = any("Pageable" in name or "Pinned" in name for name in names)
     return Device(
         busy_ratio=busy / wall if wall else 0.0,
         idle_ms_per_step=(wall - busy) / count / _MS,
         h2d_bytes_per_step=size / count if len(copies) else None,
         h2d_gb_per_s=size / spent if spent and size else None,
-        h2d_pageable_ratio=float(copies.value[pageable].sum()) / size if size else None,
+        h2d_pageable_ratio=float(np.maximum(copies.value[pageable], 0).sum()) / size if size and told else None,
         top_kernels=_top(kernels, count),
     )
 

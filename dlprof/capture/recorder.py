@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -174,7 +175,14 @@ class Recorder:
         self.event("notice", slug=slug, **values)
 
     def failed(self, hook: str, error: BaseException) -> None:
-        """A hook failed while the script ran: recording ends in this process, the script goes on."""
+        """A hook failed while the script ran: recording ends in this process, the script goes on.
+
+        Raises:
+            BaseException: ``error`` itself, where a signal's handler raised it: that happened to be within a hook, and
+                is the script's. torch tells of a dead worker this way.
+        """
+        if _is_of_signal_handler(error):
+            raise error
         if isinstance(error, OSError):
             self.notice("recording-stopped-disk", error=str(error))
         else:
@@ -198,6 +206,16 @@ class Recorder:
     def _thread_ended(self, writer: SpanWriter) -> None:
         for key in self._of_ended_threads:
             self._of_ended_threads[key] += getattr(writer, key)
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def in_words(error: BaseException) -> str:

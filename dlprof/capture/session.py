@@ -165,9 +165,10 @@ class Session:
                 self._decide(loader)
                 if self._complete:
                     return None
-            thread.data_depth += 1
             events = None if nested or self._tracer.on else self._starvation.entered(thread)
-            return Request(thread, loader, nested, events)
+            request = Request(thread, loader, nested, events)
+            thread.data_depth += 1
+            return request
         except Exception as error:
             recorder.failed("request", error)
             return None

@@ -20,12 +20,13 @@ MARKER = "dlprof.clock"
 """Name of the zero-length ranges that tie torch's clock to ours."""
 
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
-_GROWTH_LIMIT_BYTES = 768 * 2**20
+_GROWTH_LIMIT_BYTES = 160 * 2**20
 """Memory that the script's process may take on while it is traced, looked at between steps.
 
-Events are kept in memory until the export, about a kilobyte each on the host, so this bounds their number; a single
-step that makes millions of them is past it when it is looked at. What CUPTI records of the device has a limit of its
-own in Kineto (``ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB``, 128 by default), after which the device is traced no further.
+An event takes about 224 bytes while it is recorded and up to 1.5 kilobytes when the profiler stops: this bounds the
+whole to about a gigabyte. A single step that makes millions of events is past it when it is looked at. What CUPTI
+records of the device has a limit of its own in Kineto (``ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB``, 128 by default), after
+which the device is traced no further.
 """
 
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}

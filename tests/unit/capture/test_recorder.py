@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -146,6 +147,23 @@ def test_names_have_one_number_whichever_thread_asks_first(recorder, tmp_path):
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_signals_handler_raises_within_a_hook_is_the_scripts(recorder, tmp_path):
+    def a_worker_died(*_) -> None:
+        raise RuntimeError("a worker died")
+
+    before = signal.signal(signal.SIGUSR1, a_worker_died)
+    try:
+        with pytest.raises(RuntimeError, match="a worker died"):
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            except RuntimeError as error:
+                recorder.failed("request", error)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert recorder.on
+    assert events(tmp_path, "notice") == []
 
 
 def test_a_hook_that_fails_ends_the_recording_and_leaves_a_notice(recorder, tmp_path):
