@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.partition import Partition, partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
-from dlprof.analysis.verdict import FEW_STEPS, MANY_STEPS, candidates_outside_input, judge, startup_candidate
+from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge, startup_candidate
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
-from dlprof.model.kinds import Bottleneck, Cause, Component
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
 from dlprof.model.profile import Loader, Notice, Profile
 from dlprof.model.report import (
@@ -40,9 +40,12 @@ from dlprof.model.steps import Steps
 from dlprof.render import wording
 from dlprof.whatif.forecast import Removal, forecast_without, forecast_workers, knee, removal
 
-DOUBTS = ("drift", "simulator-off", "no-trace")
+DOUBTS = ("drift", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
 _LARGE_ERROR = 0.25
+_BUSY_CORES = 0.15
+"""Share of the step that a training thread without workers of its own waits for a core, from which it is said."""
+_LEAST_FOR_FORECASTS = 5
 _TRACE_NOTICES = {
     "trace-skipped-user-profiler",
     "trace-failed",
@@ -76,7 +79,7 @@ def diagnose(profile: Profile) -> Report:
     removed = removal(measured.pipeline) if measured.pipeline is not None else None
     notices = _notices(profile, measured, removed)
     judgement = _judge(profile, measured, removed, notices)
-    findings = _findings(profile, measured, judgement)
+    findings = _findings(profile, measured, judgement, {notice.slug for notice in notices})
     advice, refusals = advise(findings)
     return Report(
         schema=SCHEMA,
@@ -188,8 +191,10 @@ def _verdict(profile: Profile, measured: _Measured, judgement: Judgement) -> Ver
 # ---- advice --------------------------------------------------------------------------------------------------------
 
 
-def _findings(profile: Profile, measured: _Measured, judgement: Judgement) -> Findings:
-    pipeline = measured.pipeline
+def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notices: set[str]) -> Findings:
+    # From fewer batches an interval would say nothing.
+    enough = len(measured.steps.measured) >= _LEAST_FOR_FORECASTS
+    pipeline = measured.pipeline if enough else None
     workers: list[Forecast] = []
     without: dict[Component, Forecast] = {}
     if pipeline is not None:
@@ -198,8 +203,12 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement) -> Fi
         workers = forecast_workers(pipeline) if tunable else []
         made_of = [component for component in PARTS if component in pipeline.parts]
         without = {component: forecast_without(pipeline, component) for component in made_of}
+    if notices & {"drift", "simulator-off", "cores-busy"}:
+        workers = [replace(each, confidence=Confidence.LOW) for each in workers]
+        without = {key: replace(each, confidence=Confidence.LOW) for key, each in without.items()}
     return Findings(
         judgement=judgement,
+        reproduced="simulator-off" not in notices,
         mean=measured.parts.mean if measured.parts else None,
         totals=measured.totals,
         loader=measured.loader.settings if measured.loader else None,
@@ -236,7 +245,8 @@ def _not_advised(refusal: Refusal) -> NotAdvised:
 
 def _run(profile: Profile, steps: Steps) -> Run:
     complete = [step for step in steps.all if step.measured or step.traced]
-    optimizer_steps = sum(step.optimizer_steps for step in complete)
+    # Several optimizers that step on the same batch, as in a GAN, count once.
+    optimizer_steps = sum(step.optimizer_steps > 0 for step in complete)
     ending = profile.run.ending
     return Run(
         command=list(profile.run.command),
@@ -265,12 +275,15 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     if not steps.traced and not _TRACE_NOTICES & {notice.slug for notice in notices}:
         reason = "--trace-steps 0" if not run.trace_steps else "the training loop ended before the traced steps"
         notices.append(Notice("no-trace", 1, {"reason": reason}))
-    if FEW_STEPS <= count < MANY_STEPS:
+    if 0 < count < MANY_STEPS:
         notices.append(Notice("short-run", 1, {"steps": count}))
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
     notices += _phase_notices(profile, steps)
+    busy = sections.no_core_share(profile, steps)
+    if measured.loader is not None and not measured.loader.settings.get("num_workers") and busy > _BUSY_CORES:
+        notices.append(Notice("cores-busy", 1, {"share": busy}))
     if removed is not None and abs(removed.calibration_error) > _LARGE_ERROR:
         notices.append(Notice("simulator-off", 1, {"share": abs(removed.calibration_error)}))
     return notices

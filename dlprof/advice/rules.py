@@ -55,6 +55,8 @@ def _raise_num_workers(findings: Findings) -> Answer:
     knee = findings.suggested_workers
     if findings.loader is None or knee is None:
         return None
+    if not findings.reproduced:
+        return Refusal("raise-num-workers", "not-reproduced")
     workers = _workers(findings)
     if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] > 1:
         evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
@@ -72,7 +74,7 @@ def _raise_num_workers(findings: Findings) -> Answer:
 def _lower_num_workers(findings: Findings) -> Answer:
     knee = findings.suggested_workers
     workers = _workers(findings)
-    if findings.loader is None or knee is None or not workers:
+    if findings.loader is None or knee is None or not workers or not findings.reproduced:
         return None
     # Without any worker nothing is saved but the step time itself; with fewer, memory and cores are.
     least = WORTH_TRYING if knee.to == 0 else 1 / SAME
@@ -100,6 +102,8 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
     """The rule that a component of the data work is worth getting rid of, or making much cheaper."""
 
     def rule(findings: Findings) -> Answer:
+        if not findings.reproduced:
+            return None
         forecast = findings.without.get(component)
         if forecast is None:
             return Refusal(id_, missing) if missing and findings.loader is not None else None
@@ -109,6 +113,14 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
         return Advice(id_, None, None, None, forecast.speedup, (*_wait_evidence(findings), wait))
 
     return rule
+
+
+def _vectorize_collate(findings: Findings) -> Answer:
+    answer = _remove("vectorize-collate", Component.COLLATE_FN, None)(findings)
+    collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
+    if isinstance(answer, Advice) and collate_fn.startswith("torch.utils.data."):
+        return Refusal("vectorize-collate", "torchs-own")
+    return answer
 
 
 def _pin_memory(findings: Findings) -> Answer:
@@ -123,6 +135,6 @@ RULES: dict[str, Rule] = {
     "stop-tuning-input": _stop_tuning_input,
     "pretokenize-dataset": _remove("pretokenize-dataset", Component.TOKENIZER, "no-tokenizer"),
     "decode-faster": _remove("decode-faster", Component.DECODE, "no-decoder"),
-    "vectorize-collate": _remove("vectorize-collate", Component.COLLATE_FN, None),
+    "vectorize-collate": _vectorize_collate,
     "pin-memory": _pin_memory,
 }

@@ -112,7 +112,8 @@ def step_rows(steps: Steps) -> list[StepRow]:
 def totals(profile: Profile, steps: Steps, fetches: Fetches, parts: Partition | None) -> Totals:
     """Time in collate_fn, tokenizer, dataset, copies and on the device, whether it was overlapped or not."""
     rows = _rows_of(fetches, steps.measured)
-    wall = fetches.wall_ns[rows]
+    # Without waiting for a core, as in ``per_batch_ms``: the work itself, whatever else the machine was doing.
+    wall = np.maximum(fetches.wall_ns - fetches.no_core_ns, 0)[rows]
     calls = fetches.calls[rows]
 
     def of(component: Component) -> Total | None:
@@ -306,6 +307,16 @@ def _slowest(profile: Profile, steps: Steps, fetches: Fetches) -> list[SlowSampl
         order = np.argsort(-own.duration_ns(), kind="stable")[:_SLOWEST]
         slow += [SlowSample(int(own.value[i]), float(own.duration_ns()[i]) / _MS) for i in order]
     return sorted(slow, key=lambda each: -each.ms)[:_SLOWEST]
+
+
+def no_core_share(profile: Profile, steps: Steps) -> float:
+    """Part of the measured steps in which the training thread waited for a core, 0 to 1."""
+    spans = process_spans(profile, Role.MAIN).of(Kind.NEXT, Kind.BODY)
+    wanted = {(step.iterator, step.batch) for step in steps.measured}
+    keys = zip(spans.iterator.tolist(), spans.batch.tolist(), spans.runnable_ns.tolist(), strict=True)
+    waited = sum(max(runnable, 0) for iterator, batch, runnable in keys if (iterator, batch) in wanted)
+    total = sum(step.duration_ns for step in steps.measured)
+    return waited / total if total else 0.0
 
 
 def wait_shares(waits: npt.NDArray[np.float64]) -> dict[Component, float]:

@@ -113,6 +113,8 @@ def judge(
     if best.saved.mid >= WORTH:
         return verdict(best.bottleneck, best.component, best.saved.mid)
     if all_input_saved is not None and all_input_saved.mid >= WORTH:
+        if "simulator-off" in doubts:
+            return verdict(Bottleneck.INCONCLUSIVE, None, None, ("not-reproduced", {}))
         confidence = Confidence.LOW
         largest = next((each for each in ranked if each.bottleneck in _INPUT), None)
         if largest is not None:

@@ -97,7 +97,10 @@ def how_it_ended(recording: Recording, status: int, pid: int | None) -> Ending:
         if error["exception"] == "KeyboardInterrupt" and status > 128:
             return Ending(status, ExitReason.SIGNAL, f"signal {status - 128}")
         # What the main process notices of a dead worker may be no more than a closed connection.
-        if error.get("dead_workers") or ("DataLoader worker" in text and "exited unexpectedly" in text):
+        for worker, code in (error.get("dead_workers") or {}).items():
+            how = f"of signal {-code}" if code < 0 else f"with status {code}"
+            return Ending(status, ExitReason.WORKER_DIED, f"DataLoader worker (pid {worker}) died {how}; {text}")
+        if "DataLoader worker" in text and "exited unexpectedly" in text:
             return Ending(status, ExitReason.WORKER_DIED, text)
         return Ending(status, ExitReason.EXCEPTION, text)
     if status > 128:

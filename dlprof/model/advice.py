@@ -16,6 +16,7 @@ class Findings:
 
     Attributes:
         judgement: The verdict.
+        reproduced: Whether the simulated loader takes about as long as the measured one: else no forecast holds.
         mean: Where the mean step went; None where no step was measured.
         totals: Time per activity.
         loader: The training loop's loader: settings in force; None where there is none.
@@ -29,6 +30,7 @@ class Findings:
     """
 
     judgement: Judgement
+    reproduced: bool
     mean: Breakdown | None
     totals: Totals
     loader: dict[str, Any] | None

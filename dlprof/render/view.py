@@ -149,7 +149,7 @@ def advice_view(row: AdviceRow, report: Report) -> AdviceView:
         id=name(row.id, 60),
         title=name(advice_title(row.id, row.from_, row.to), 120),
         gain=worth,
-        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] > 1.005 else "",
+        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] >= 1.03 else "",
         gain_note=_gain_note(row, report),
         how=paragraphs(row.how),
         evidence=tuple(

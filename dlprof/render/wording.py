@@ -190,6 +190,8 @@ def confidence_reason(confidence: Confidence, steps: int, notices: Sequence[str]
         slug = "drift"
     elif "simulator-off" in notices:
         slug = "simulator-off"
+    elif "cores-busy" in notices:
+        slug = "cores-busy"
     elif {"no-trace", "trace-skipped-user-profiler"} & set(notices):
         slug = "no-trace"
     else:

@@ -42,6 +42,7 @@ def findings(
         for component, each in (without or {}).items()
     }
     found = Findings(
+        reproduced=True,
         judgement=judgement,
         mean=step_that_waits(wait),
         totals=Totals(),
@@ -275,3 +276,19 @@ def test_nothing_is_said_twice():
 def test_a_run_of_which_nothing_is_known_gets_no_advice():
     nothing = findings(mean=None, loader=None, suggested_workers=None)
     assert advise(nothing) == ([], [])
+
+
+# ---- when a forecast cannot be trusted -------------------------------------------------------------------------------
+
+
+def test_without_a_faithful_simulation_no_forecast_is_given():
+    doubtful = replace(findings(wait=0.6, knee=forecast(4, 2.0)), reproduced=False)
+    assert answer(RAISE, doubtful) == Refusal("raise-num-workers", "not-reproduced")
+    assert answer(LOWER, doubtful) is None
+
+
+def test_torchs_own_collate_function_is_not_to_be_rewritten():
+    slow = findings(without={Component.COLLATE_FN: forecast(None, 1.5)})
+    own = replace(slow, loader={**slow.loader, "collate_fn": "torch.utils.data._utils.collate.default_collate"})
+    assert isinstance(answer("vectorize-collate", slow), Advice)
+    assert answer("vectorize-collate", own) == Refusal("vectorize-collate", "torchs-own")

@@ -153,13 +153,16 @@ def test_what_a_signals_handler_raises_within_a_hook_is_the_scripts(recorder, tm
     def a_worker_died(*_) -> None:
         raise RuntimeError("a worker died")
 
+    def interrupted_hook() -> None:
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except RuntimeError as error:
+            recorder.failed("request", error)
+
     before = signal.signal(signal.SIGUSR1, a_worker_died)
     try:
         with pytest.raises(RuntimeError, match="a worker died"):
-            try:
-                signal.raise_signal(signal.SIGUSR1)
-            except RuntimeError as error:
-                recorder.failed("request", error)
+            interrupted_hook()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert recorder.on

@@ -154,13 +154,17 @@ GONE = "DataLoader worker (pid(s) 201) exited unexpectedly"
         pytest.param(
             [exit_with("RuntimeError", KILLED, dead={"201": -9})],
             1,
-            Ending(1, ExitReason.WORKER_DIED, f"RuntimeError: {KILLED}"),
+            Ending(1, ExitReason.WORKER_DIED, f"DataLoader worker (pid 201) died of signal 9; RuntimeError: {KILLED}"),
             id="a worker was killed",
         ),
         pytest.param(
             [exit_with("ConnectionResetError", "[Errno 104]", dead={"201": -9})],
             1,
-            Ending(1, ExitReason.WORKER_DIED, "ConnectionResetError: [Errno 104]"),
+            Ending(
+                1,
+                ExitReason.WORKER_DIED,
+                "DataLoader worker (pid 201) died of signal 9; ConnectionResetError: [Errno 104]",
+            ),
             id="a worker was killed and the main process met a closed connection",
         ),
         pytest.param(
