@@ -444,14 +444,14 @@ def _listen_in_main_thread() -> bool:
     """Let other threads end the script from its main thread; False where the signal is taken."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    if signal.getsignal(STOP_SIGNAL) is not signal.SIG_DFL:
+    if signal.getsignal(STOP_SIGNAL) not in (signal.SIG_DFL, _end_script):
         return False
-
-    def end(*_: Any) -> None:
-        raise SystemExit(0)
-
-    signal.signal(STOP_SIGNAL, end)
+    signal.signal(STOP_SIGNAL, _end_script)
     return True
+
+
+def _end_script(*_: Any) -> None:
+    raise SystemExit(0)
 
 
 def _any_optimizer() -> bool:

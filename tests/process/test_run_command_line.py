@@ -69,7 +69,7 @@ sys.exit(main())
 
 NUMBER_OF_STEPS = """
 import json, os
-print(json.load(open(os.environ["DLPROF_RECORDING"] + "/settings.json")), flush=True)
+print(open(os.environ["DLPROF_RECORDING"] + "/settings.json").read(), flush=True)
 """
 
 
@@ -216,9 +216,9 @@ def test_ascii_terminals() -> None:
 def test_options_reach_the_script_and_the_analysis() -> None:
     options = ["--steps", "all", "--warmup=0", "--trace-steps", "0", "--max-disk", "2", "--out", "o", "--format", "md"]
     done = run(*options, script(NUMBER_OF_STEPS))
-    settings = json.loads(done.stdout.replace("'", '"').replace("None", "null"))
+    settings = json.loads(done.stdout)
     del settings["supervisor_pid"]
-    assert settings == {"steps": None, "warmup": 0, "trace_steps": 0, "max_disk_bytes": 2_000_000}
+    assert settings == {"steps": None, "warmup": 0, "trace_steps": 0, "max_disk_bytes": 2_000_000, "ends_script": True}
     assert json.loads(Path("o/seen.json").read_text())[1] == ["md"]
 
 
