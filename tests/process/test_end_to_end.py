@@ -135,9 +135,10 @@ def test_ready_ids_and_a_larger_model_are_bound_by_compute(dlprof_run) -> None:
 
 def test_images_with_no_workers_are_bound_by_decoding(dlprof_run) -> None:
     done = dlprof_run(str(EXAMPLES / "train_images.py"), "--steps", "30")
-    assert done.verdict[0] == "cpu_preprocessing"
-    assert done.verdict[1] in ("decode", "transform")
-    assert done.report["input"]["per_batch_ms"]["decode"]["mean"] > 0
+    assert done.verdict == ("cpu_preprocessing", "decode")
+    parts = done.report["input"]["per_batch_ms"]
+    # Known by timing the calls alone: decoding such a file takes about twice as long as its transforms.
+    assert parts["decode"]["mean"] > parts["transform"]["mean"]
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
