@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections import deque
 from typing import Any
 
@@ -43,27 +44,37 @@ def timed_worker_loop(session: Session, hooks: DataLoaderHooks, original: Any) -
 
     @functools.wraps(original)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        feeder = None
         try:
             bound = signature.bind(*args, **kwargs)
-            _enter(session.recorder, hooks.enter_worker(), bound.arguments)
+            feeder = _enter(session.recorder, hooks.enter_worker(), bound.arguments)
             args, kwargs = bound.args, bound.kwargs
         except Exception as error:
             session.recorder.failed("worker", error)
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if feeder is not None and _nothing_is_taken_any_more(bound.arguments):
+                feeder.park()
 
     return _worker_loop
 
 
-def _enter(recorder: Recorder, position: WorkerPosition, arguments: dict[str, Any]) -> None:
+def _nothing_is_taken_any_more(arguments: dict[str, Any]) -> bool:
+    done = arguments.get("done_event")
+    return done is not None and bool(done.is_set())
+
+
+def _enter(recorder: Recorder, position: WorkerPosition, arguments: dict[str, Any]) -> WatchedFeeder:
     started = now()
     recorder.become(Role.WORKER)
     recorder.event("worker", number=arguments["worker_id"])
     thread = recorder.thread()
-    handed_over: deque[tuple[int, int, int]] = deque()
     data_queue = arguments["data_queue"]
-    _watch_pipe(recorder, data_queue, handed_over)
+    feeder = WatchedFeeder(recorder, data_queue)
     arguments["index_queue"] = TimedIndexQueue(recorder, arguments["index_queue"], thread, position, started)
-    arguments["data_queue"] = TimedDataQueue(recorder, data_queue, thread, position, handed_over)
+    arguments["data_queue"] = TimedDataQueue(recorder, data_queue, thread, position, feeder.handed_over)
+    return feeder
 
 
 class TimedIndexQueue:
@@ -150,33 +161,68 @@ class TimedDataQueue:
         return getattr(self._queue, name)
 
 
-def _watch_pipe(recorder: Recorder, queue: Any, handed_over: deque[tuple[int, int, int]]) -> None:
-    # The feeder thread pickles an item and then calls this: what passed since the item was handed over, or since the
-    # item before it was sent, is pickling.
-    send = getattr(queue, "_send_bytes", None)
-    if send is None:
-        recorder.notice("hook-missing", hook="_send_bytes")
-        return
-    last_sent = 0
-    last_cpu = 0
+class WatchedFeeder:
+    """The thread that pickles finished batches and sends them: times both.
 
-    def timed_send(data: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal last_sent, last_cpu
+    It pickles an item and then calls the queue's ``_send_bytes``: what passed since the item was handed over, or since
+    the item before it was sent, is pickling.
+    """
+
+    PARKED_WITHIN_S = 1.0
+    """Seconds to wait for a batch that is being pickled when the worker ends; pickling takes milliseconds."""
+
+    def __init__(self, recorder: Recorder, queue: Any) -> None:
+        self.handed_over: deque[tuple[int, int, int]] = deque()
+        """Batches not sent yet: number, generation, time of hand-over in ns."""
+        self.ending = False
+        self._recorder = recorder
+        self._send: Any = getattr(queue, "_send_bytes", None)
+        self._last_sent = 0
+        self._last_cpu = 0
+        self._sending = False
+        self._parked = threading.Event()
+        if self._send is None:
+            recorder.notice("hook-missing", hook="_send_bytes")
+        else:
+            queue._send_bytes = self._timed_send
+
+    def park(self) -> None:
+        """Keep the thread from starting on another batch; to be called when the loader no longer takes any.
+
+        A spawned worker ends by finalising its interpreter. A feeder thread that is inside torch's C++ code then, to
+        move a tensor to shared memory, is unwound through a destructor and aborts the process (plain torch does so
+        in about one of twenty early ends), which the loader reports as a worker that was killed.
+        """
+        self.ending = True
+        if self._send is not None and self.handed_over and not self._sending:
+            self._parked.wait(self.PARKED_WITHIN_S)
+
+    def _timed_send(self, data: Any, *args: Any, **kwargs: Any) -> None:
         start = now()
-        send(data, *args, **kwargs)
-        end = now()
-        number, generation, handed = handed_over.popleft() if handed_over else (-1, -1, start)
-        if not recorder.on:
-            return
+        self._sending = True
+        self._stop_if_ending()
         try:
-            writer = recorder.thread(Role.FEEDER).writer
-            pickling = max(handed, last_sent)
-            cpu = thread_cpu()
-            writer.add(Kind.PICKLE, pickling, start, number, generation, on_cpu_ns=cpu - last_cpu)
-            writer.add(Kind.SEND, start, end, number, generation, value=len(data))
-            writer.flush()
-            last_sent, last_cpu = end, cpu
-        except Exception as error:
-            recorder.failed("feeder", error)
+            self._send(data, *args, **kwargs)
+        finally:
+            self._sending = False
+        self._stop_if_ending()
+        end = now()
+        number, generation, handed = self.handed_over.popleft() if self.handed_over else (-1, -1, start)
+        if self._recorder.on:
+            try:
+                self._record(max(handed, self._last_sent), start, end, number, generation, len(data))
+            except Exception as error:
+                self._recorder.failed("feeder", error)
 
-    queue._send_bytes = timed_send
+    def _stop_if_ending(self) -> None:
+        if self.ending:
+            self._parked.set()
+            threading.Event().wait()
+
+    def _record(self, pickling: int, start: int, end: int, number: int, generation: int, size: int) -> None:
+        writer = self._recorder.thread(Role.FEEDER).writer
+        cpu = thread_cpu()
+        writer.add(Kind.PICKLE, pickling, start, number, generation, on_cpu_ns=cpu - self._last_cpu)
+        writer.add(Kind.SEND, start, end, number, generation, value=size)
+        writer.flush()
+        self._last_sent, self._last_cpu = end, cpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import queue
+import threading
 from typing import Any
 
 import pytest
@@ -262,3 +263,67 @@ def test_the_loop_keeps_its_name_so_that_a_spawned_worker_finds_it(play):
     session = type("Session", (), {"recorder": None})()
     wrapped = worker.timed_worker_loop(session, Hooks(), torchs._worker_loop)
     assert (wrapped.__module__, wrapped.__qualname__) == (torchs.__name__, "_worker_loop")
+
+
+def ended_loop(recorder: Recorder, results: Any, *, done: bool) -> Any:
+    """torch's loop, at its end with one batch handed over; ``done``: the loader takes no more of them."""
+    set_or_not = threading.Event()
+    if done:
+        set_or_not.set()
+
+    def _worker_loop(index_queue, data_queue, worker_id, done_event) -> None:
+        data_queue.put((0, "batch"))
+
+    session = type("Session", (), {"recorder": recorder})()
+    loop = worker.timed_worker_loop(session, Hooks(), _worker_loop)
+    return lambda: loop(None, results, 0, set_or_not)
+
+
+def test_a_feeder_thread_starts_on_no_batch_once_the_worker_has_ended(recorder, clock):
+    class EndedMeanwhile(Results):
+        def feed(self, pickling: int) -> None:
+            while not self._send_bytes.__self__.ending:
+                pass
+            super().feed(pickling)
+
+    results = EndedMeanwhile(clock)
+    worker_thread = threading.Thread(target=ended_loop(recorder, results, done=True))
+    worker_thread.start()
+    while not results.items:
+        pass
+    threading.Thread(target=results.feed, args=(40,), daemon=True).start()
+    worker_thread.join()
+    assert results.sent == []
+
+
+def test_a_feeder_thread_that_is_blocked_in_sending_keeps_no_worker_from_ending(recorder, clock):
+    in_send, ended, after = threading.Event(), threading.Event(), threading.Event()
+
+    class Blocked(Results):
+        def put(self, item: Any) -> None:
+            super().put(item)
+            threading.Thread(target=self.feed_and_go_on, daemon=True).start()
+            in_send.wait()
+
+        def feed_and_go_on(self) -> None:
+            self.feed(pickling=1)
+            after.set()
+
+        def _send(self, data: bytes) -> None:
+            in_send.set()
+            ended.wait()
+            super()._send(data)
+
+    results = Blocked(clock)
+    ended_loop(recorder, results, done=True)()
+    ended.set()
+    while not results.sent:
+        pass
+    assert not after.is_set()
+
+
+def test_a_worker_whose_batches_are_still_taken_sends_them_all(recorder, clock):
+    results = Results(clock)
+    ended_loop(recorder, results, done=False)()
+    results.feed(pickling=40)
+    assert results.sent == [pickle.dumps((0, "batch"))]
