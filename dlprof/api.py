@@ -17,6 +17,7 @@ from pathlib import Path
 from dlprof.analysis.steps import find_steps
 from dlprof.capture.environment import environment
 from dlprof.capture.handover_probe import probe
+from dlprof.capture.machine import load_machine
 from dlprof.capture.nvml import load_gpus
 from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
 from dlprof.diagnose import diagnose
@@ -177,6 +178,7 @@ def _put_together(folder: Path, command: list[str], outcome: Outcome) -> Profile
     facts = _run_facts(recording, main_pid, command, outcome)
     gpus = load_gpus(recording.folder)
     profile, aligned = assemble(recording, facts, environment() | ({"gpus": gpus} if gpus else {}))
+    profile = replace(profile, machine=load_machine(recording.folder))
     profile = replace(profile, notices=(*profile.notices, *_outcome_notices(recording, outcome)))
     profile = _with_probed_handover(profile)
     profile = _with_trace(profile, folder, aligned)
@@ -208,9 +210,26 @@ def _unknown_outcome() -> Outcome:
 
 def _outcome_notices(recording: Recording, outcome: Outcome) -> list[Notice]:
     notices = [Notice(slug, 1, values) for slug, values in outcome.notices]
+    notices += _span_notices(recording)
     if not recording.events:
         notices.append(Notice("child-without-dlprof"))
     return notices
+
+
+def _span_notices(recording: Recording) -> Iterator[Notice]:
+    """Functions named with ``--span`` that no process of the run could time."""
+    found: dict[str, str | None] = {}
+    for events in recording.events.values():
+        for event in events:
+            if event["event"] == "span":
+                found[str(event["target"])] = event.get("reason")
+    asked = load_settings(str(recording.folder)).spans
+    missing = [target for target in asked if target not in found]
+    if missing:
+        yield Notice("span-not-found", len(missing), {"functions": ", ".join(missing)})
+    refused = [f"{target}: {reason}" for target, reason in found.items() if reason]
+    if refused:
+        yield Notice("span-not-timed", len(refused), {"functions": "; ".join(refused)})
 
 
 def _with_probed_handover(profile: Profile) -> Profile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,15 @@ from dlprof import __version__
 from dlprof.advice.rules import advise
 from dlprof.analysis import sections
 from dlprof.analysis.components import PARTS, Fetches, find_fetches
+from dlprof.analysis.device_clock import ahead_of_device
+from dlprof.analysis.hot_lines import HotLines, find_hot_lines
 from dlprof.analysis.input_wait import split_waits
+from dlprof.analysis.machine import load_facts, load_notices
+from dlprof.analysis.own_functions import named_parts
 from dlprof.analysis.partition import Partition, partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
-from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge, startup_candidate
+from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge, shares_outside_input, startup_candidate
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
@@ -40,12 +45,24 @@ from dlprof.model.steps import Steps
 from dlprof.render import wording
 from dlprof.whatif.forecast import Removal, forecast_without, forecast_workers, knee, removal
 
-DOUBTS = ("drift", "simulator-off", "cores-busy", "no-trace")
+DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
 _LARGE_ERROR = 0.25
 _BUSY_CORES = 0.15
 """Share of the step that a training thread without workers of its own waits for a core, from which it is said."""
 _LEAST_FOR_FORECASTS = 5
+_LEAST_OF_LINE = 0.15
+"""Share of the time looked into from which a line is named beside its cause."""
+_STATES_OF = {
+    Component.STORAGE_IO: ("storage", "network"),
+    Component.LOCK_WAIT: ("lock",),
+    Component.SLEEP: ("sleep",),
+}
+"""States of the lines of components that are not on a core."""
+_CONTENDED = 0.8
+"""Wait for a core over time on one, from which the cores and not the work are the cause."""
+_SERIAL = 0.2
+"""Share of the making of batches that is spent waiting for a lock, from which more workers would only wait longer."""
 _TRACE_NOTICES = {
     "trace-skipped-user-profiler",
     "trace-failed",
@@ -67,6 +84,9 @@ class _Measured:
     step: StepTimes
     totals: Totals
     input: Input | None
+    lines: HotLines
+    contended: bool
+    lock_share: float
 
 
 def diagnose(profile: Profile) -> Report:
@@ -76,7 +96,9 @@ def diagnose(profile: Profile) -> Report:
         profile: The run.
     """
     measured = _measure(profile)
-    removed = removal(measured.pipeline) if measured.pipeline is not None else None
+    removed = None
+    if measured.pipeline is not None:
+        removed = removal(measured.pipeline, shares_outside_input(measured.parts) if measured.parts else {})
     notices = _notices(profile, measured, removed)
     judgement = _judge(profile, measured, removed, notices)
     findings = _findings(profile, measured, judgement, {notice.slug for notice in notices})
@@ -98,7 +120,7 @@ def diagnose(profile: Profile) -> Report:
         not_advised=[_not_advised(each) for each in refusals],
         steps=sections.step_rows(measured.steps),
         ranks=[],
-        environment=profile.environment,
+        environment=_environment(profile, measured),
         notices=[NoticeRow(n.slug, n.count, wording.notice_text(n.slug, **n.values)) for n in notices],
         overhead=sections.overhead(profile, measured.steps, measured.parts, measured.pipeline),
     )
@@ -110,16 +132,24 @@ def _measure(profile: Profile) -> _Measured:
     parts = partition(profile, steps)
     waits = split_waits(profile, steps.measured, fetches)
     loader = training_loader(profile, steps)
+    lines = find_hot_lines(profile, steps, fetches)
+    made = fetches.rows_of(steps.measured)
+    wall, cpu = float(fetches.wall_ns[made].sum()), float(fetches.cpu_ns[made].sum())
+    locked = float(fetches.wall_ns[made, PARTS.index(Component.LOCK_WAIT)].sum())
     return _Measured(
         steps=steps,
         fetches=fetches,
         parts=parts,
         waits=waits,
         loader=loader,
-        pipeline=build_pipeline(profile, steps, fetches),
+        # The simulator knows no thread that fetches ahead of the one that trains.
+        pipeline=None if steps.handed_over else build_pipeline(profile, steps, fetches),
         step=sections.step_times(profile, steps, parts),
         totals=sections.totals(profile, steps, fetches, parts),
-        input=sections.input_section(profile, steps, fetches, loader),
+        input=sections.input_section(profile, steps, fetches, loader, lines),
+        lines=lines,
+        contended=float(fetches.no_core_ns[made].sum()) > _CONTENDED * cpu > 0,
+        lock_share=locked / wall if wall else 0.0,
     )
 
 
@@ -129,13 +159,25 @@ def _measure(profile: Profile) -> _Measured:
 def _judge(profile: Profile, measured: _Measured, removed: Removal | None, notices: Iterable[Notice]) -> Judgement:
     candidates: list[Candidate] = []
     if measured.parts is not None:
-        candidates += candidates_outside_input(measured.parts)
+        candidates += candidates_outside_input(measured.parts, removed.outside if removed else {})
         candidates += _input_candidates(measured, removed)
         startup = startup_candidate(profile, measured.steps, measured.parts)
         candidates += [startup] if startup else []
     doubts = tuple(notice.slug for notice in notices if notice.slug in DOUBTS)
     all_input = removed.all_input if removed else None
-    return judge(measured.parts, candidates, all_input, doubts)
+    judgement = judge(measured.parts, candidates, all_input, doubts)
+    if measured.steps.wait_unseen and measured.parts is not None:
+        # Not even from the traced steps: while the profiler is started the other thread's queue fills.
+        return replace(
+            judgement,
+            bottleneck=Bottleneck.INCONCLUSIVE,
+            component=None,
+            share=None,
+            confidence=Confidence.LOW,
+            reason="wait-unseen",
+            reason_values={},
+        )
+    return judgement
 
 
 def _input_candidates(measured: _Measured, removed: Removal | None) -> list[Candidate]:
@@ -159,8 +201,10 @@ def _input_candidates(measured: _Measured, removed: Removal | None) -> list[Cand
             and float(part.blocked_ns.sum()) > float(part.cpu_ns.sum())
         )
         if unseen:
-            # The dataset's own code mostly sleeps; on what, was not looked at.
+            # The dataset's own code mostly waits; for what, was not seen.
             found.append(Candidate(Bottleneck.INPUT_PIPELINE, None, saved))
+        elif bottleneck is Bottleneck.CPU_PREPROCESSING and measured.contended:
+            found.append(Candidate(bottleneck, Component.CPU_CONTENTION, saved))
         else:
             found.append(Candidate(bottleneck, worst, saved))
     return found
@@ -184,8 +228,21 @@ def _verdict(profile: Profile, measured: _Measured, judgement: Judgement) -> Ver
         budget,
         profile.device,
         reason=reason,
+        line=_line_of(judgement.component, measured.lines),
     )
     return Verdict(judgement.bottleneck, judgement.component, judgement.share, judgement.confidence, text)
+
+
+def _line_of(component: Component | None, lines: HotLines) -> str | None:
+    """The line that a component's time is above all spent at, None where no line stands out."""
+    if component in (Component.PYTHON, Component.CHECKPOINT):
+        found = lines.loop
+    elif component in (*PARTS, Component.CPU_CONTENTION):
+        states = _STATES_OF.get(component, ("cpu",))
+        found = [line for line in lines.data if line.state in states]
+    else:
+        found = []
+    return found[0].where if found and found[0].share >= _LEAST_OF_LINE else None
 
 
 # ---- advice --------------------------------------------------------------------------------------------------------
@@ -208,8 +265,8 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notic
         without = {key: replace(each, confidence=Confidence.LOW) for key, each in without.items()}
     return Findings(
         judgement=judgement,
-        reproduced="simulator-off" not in notices,
-        mean=measured.parts.mean if measured.parts else None,
+        reproduced="simulator-off" not in notices and not measured.steps.handed_over,
+        mean=measured.parts.mean if measured.parts and not measured.steps.wait_unseen else None,
         totals=measured.totals,
         loader=measured.loader.settings if measured.loader else None,
         cores=float(profile.environment.get("cores") or 1),
@@ -219,6 +276,7 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notic
         suggested_workers=knee(workers) if workers else None,
         without=without,
         waits_ms=sections.wait_shares(measured.waits),
+        taking_turns=measured.lock_share >= _SERIAL,
     )
 
 
@@ -241,6 +299,13 @@ def _not_advised(refusal: Refusal) -> NotAdvised:
 
 
 # ---- run and notices -----------------------------------------------------------------------------------------------
+
+
+def _environment(profile: Profile, measured: _Measured) -> dict[str, Any]:
+    """Facts about the machine, its load meanwhile, and what the user has named: that has no other place in the JSON."""
+    named = named_parts(profile, measured.steps, measured.fetches)
+    load = load_facts(profile, measured.steps)
+    return profile.environment | load | ({"spans": named} if named else {})
 
 
 def _run(profile: Profile, steps: Steps) -> Run:
@@ -267,6 +332,8 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
         return [*notices, Notice("no-steps")]
     if steps.loader == NO_LOADER:
         notices.append(Notice("no-loader"))
+    if steps.handed_over:
+        notices.append(Notice("wait-unseen" if steps.wait_unseen else "fed-by-thread"))
     count = len(steps.measured)
     if run.steps is not None and count + len(steps.traced) < run.steps:
         notices.append(Notice("fewer-steps", 1, {"wanted": run.steps, "measured": count}))
@@ -280,7 +347,11 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
+    ahead = ahead_of_device(profile, steps)
+    if ahead is not None:
+        notices.append(Notice("script-ahead", 1, {"script_ms": ahead[0] / 1e6, "device_ms": ahead[1] / 1e6}))
     notices += _phase_notices(profile, steps)
+    notices += load_notices(profile, steps)
     busy = sections.no_core_share(profile, steps)
     if measured.loader is not None and not measured.loader.settings.get("num_workers") and busy > _BUSY_CORES:
         notices.append(Notice("cores-busy", 1, {"share": busy}))

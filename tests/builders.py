@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dlprof.model.kinds import ExitReason, Flag, Kind, Role
+from dlprof.model.kinds import Doing, ExitReason, Flag, Kind, Role
 from dlprof.model.profile import (
     BatchShape,
     Ending,
+    Frame,
     Handover,
     Iteration,
     Loader,
@@ -27,7 +28,9 @@ from dlprof.model.profile import (
     Process,
     Profile,
     RunFacts,
+    Samples,
     Spans,
+    Stack,
     Track,
 )
 from dlprof.model.steps import Step, Steps
@@ -84,12 +87,63 @@ def spans(*rows: Span) -> Spans:
     return Spans(**columns, name_id=np.array(ids, dtype=np.int64), names=tuple(names))
 
 
+# ---- looks at threads ------------------------------------------------------------------------------------------------
+
+
+def frame(where: str = "train.py:1", function: str = "f", *, source: str = "", user: bool = True) -> Frame:
+    """A frame at ``file:line``."""
+    file, _, line = where.rpartition(":")
+    return Frame(file, int(line), function, source, user)
+
+
+def making(*frames: Frame) -> Stack:
+    """Where a thread is that makes a batch, the innermost frame first."""
+    return Stack(frames or (frame(),), in_fetch=True)
+
+
+UNKNOWN_STACK = Stack((), in_fetch=False)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a thread; the times are since the look before it at the same thread."""
+
+    at_ns: int
+    doing: Doing
+    stack: Stack = UNKNOWN_STACK
+    track: int = 0
+    on_cpu_ns: int = 0
+    no_core_ns: int = 0
+
+
+def samples(*looks: Look) -> Samples:
+    """Looks as columns, by track in the order of time."""
+    rows = sorted(looks, key=lambda look: (look.track, look.at_ns))
+    stacks = {UNKNOWN_STACK: 0}
+    used: dict[int, list[int]] = {}
+    table = []
+    for row in rows:
+        sums = used.setdefault(row.track, [ms(500), ms(20)])
+        sums[0] += row.on_cpu_ns
+        sums[1] += row.no_core_ns
+        stack = stacks.setdefault(row.stack, len(stacks))
+        table.append((row.at_ns, row.track, *sums, int(row.doing), stack))
+    columns = np.array(table, dtype=np.int64).reshape(len(table), len(Samples.COLUMNS))
+    return Samples(*(columns[:, place] for place in range(len(Samples.COLUMNS))), stacks=tuple(stacks))
+
+
+def looked_at(found: Profile, *looks: Look) -> Profile:
+    """The same run with looks at its threads."""
+    return replace(found, samples=samples(*looks))
+
+
 def shifted(found: Profile, by_ns: int) -> Profile:
     """The same run at another time of the clock."""
     moved = replace(found.spans, start_ns=found.spans.start_ns + by_ns, end_ns=found.spans.end_ns + by_ns)
+    looks = replace(found.samples, at_ns=found.samples.at_ns + by_ns)
     run = replace(found.run, monotonic_ns=found.run.monotonic_ns + by_ns)
     processes = tuple(replace(each, began_ns=each.began_ns + by_ns) for each in found.processes)
-    return replace(found, spans=moved, run=run, processes=processes)
+    return replace(found, spans=moved, samples=looks, run=run, processes=processes)
 
 
 def reordered(found: Profile, seed: int = 0) -> Profile:

@@ -13,6 +13,8 @@ from dlprof.model.report import Evidence
 
 WORTH_TRYING = 1.05
 """Middle speedup from which a change is advised."""
+WORTH_CODING = 1.10
+"""Middle speedup from which a change of code is advised."""
 SAME = 1.03
 """Middle speedup below which a setting is as good as another. Source: the knee of the forecast curve."""
 FINE_WAIT = 0.05
@@ -57,6 +59,8 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return None
     if not findings.reproduced:
         return Refusal("raise-num-workers", "not-reproduced")
+    if findings.taking_turns:
+        return Refusal("raise-num-workers", "taking-turns")
     workers = _workers(findings)
     if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] > 1:
         evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
@@ -107,7 +111,7 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
         forecast = findings.without.get(component)
         if forecast is None:
             return Refusal(id_, missing) if missing and findings.loader is not None else None
-        if forecast.speedup[1] < WORTH_TRYING or forecast.speedup[0] <= 1:
+        if forecast.speedup[1] < WORTH_CODING or forecast.speedup[0] <= 1:
             return Refusal(id_, "small-gain", {"gain": forecast.speedup})
         wait = Evidence(f"wait_for_{component}", round(findings.waits_ms.get(component, 0.0), 3), "ms")
         return Advice(id_, None, None, None, forecast.speedup, (*_wait_evidence(findings), wait))

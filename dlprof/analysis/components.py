@@ -6,31 +6,43 @@ fetch explains is the dataset's own code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.scope import own_spans
-from dlprof.model.kinds import Component, Kind
-from dlprof.model.profile import Profile, Spans
+from dlprof.analysis.timelines import COLUMNS, ON_CPU, Timeline, timelines
+from dlprof.model.kinds import Component, Doing, Kind
+from dlprof.model.profile import Frame, Profile, Spans
+from dlprof.model.steps import Step
 
 COMPONENT_OF = {
     Kind.COLLATE: Component.COLLATE_FN,
     Kind.TOKENIZER: Component.TOKENIZER,
     Kind.DECODE: Component.DECODE,
     Kind.TRANSFORM: Component.TRANSFORM,
-    Kind.USER_DATA: Component.DATASET_GETITEM,
     Kind.GETITEM: Component.DATASET_GETITEM,
 }
-PARTS = (
+MAKING = (
     Component.DATASET_GETITEM,
     Component.DECODE,
     Component.TRANSFORM,
     Component.TOKENIZER,
     Component.COLLATE_FN,
 )
+"""What code a thread is in while it makes a batch."""
+WAITING = {
+    Component.STORAGE_IO: (Doing.DISK, Doing.SOCKET, Doing.PAGE_FAULT),
+    Component.LOCK_WAIT: (Doing.LOCK,),
+    Component.SLEEP: (Doing.SLEEP,),
+}
+"""What it is blocked on meanwhile, where that was seen."""
+PARTS = (*MAKING, *WAITING)
 """The components that a fetch is divided into, in the order of ``Fetches``' columns."""
+_FEWEST_LOOKS = 3
+"""Looks that found a component blocked, from which they tell what on."""
 
 Table = npt.NDArray[np.float64]
 
@@ -44,14 +56,18 @@ class Fetches:
         wall_ns: Self time per component, shape ``(n, len(PARTS))``; the rows sum to the fetches' durations.
         cpu_ns: On-CPU part of it, same shape.
         no_core_ns: Waiting for a core, same shape; shared out over what is not on-CPU.
-        calls: Calls per component, same shape, those that were not timed included.
+        helper_ns: CPU time of the process's other threads meanwhile, shape ``(n,)``.
+        calls: Calls per component, shape as ``wall_ns``, those that were not timed included.
+        seen: What each thread spent its time on, by track.
     """
 
     spans: Spans
     wall_ns: Table
     cpu_ns: Table
     no_core_ns: Table
+    helper_ns: npt.NDArray[np.float64]
     calls: Table
+    seen: dict[int, Timeline]
 
     def blocked_ns(self) -> Table:
         """Self time that is neither on a core nor waiting for one, same shape."""
@@ -62,6 +78,12 @@ class Fetches:
         keys = zip(self.spans.iterator.tolist(), self.spans.batch.tolist(), strict=True)
         return {key: row for row, key in enumerate(keys)}
 
+    def rows_of(self, steps: Iterable[Step]) -> npt.NDArray[np.int64]:
+        """Rows of the batches that these steps took, as far as their making was seen."""
+        index = self.index()
+        rows = [index[step.iterator, step.batch] for step in steps if (step.iterator, step.batch) in index]
+        return np.array(rows, dtype=np.int64)
+
 
 def find_fetches(profile: Profile) -> Fetches:
     """Divide every fetch of the run into components.
@@ -69,6 +91,7 @@ def find_fetches(profile: Profile) -> Fetches:
     Args:
         profile: The run; the fetches of processes that are neither the training process nor its workers are left out.
     """
+    seen = timelines(profile)
     mine = own_spans(profile)
     fetches = _outermost(mine.of(Kind.FETCH))
     shape = (len(fetches), len(PARTS))
@@ -87,7 +110,78 @@ def find_fetches(profile: Profile) -> Fetches:
     idle = wall - cpu
     no_core = np.clip(fetches.runnable_ns, 0, idle.sum(axis=1))
     share = idle / np.maximum(idle.sum(axis=1, keepdims=True), 1)
-    return Fetches(fetches, wall, cpu, share * no_core[:, None], calls)
+    no_core = share * no_core[:, None]
+    helpers = np.maximum(np.maximum(fetches.process_cpu_ns, 0) - on_cpu, 0.0)
+    waited = _waited_for(profile, fetches, inner, seen)
+    _set_apart(wall, cpu, np.maximum(wall - cpu - no_core, 0), helpers, waited)
+    return Fetches(fetches, wall, cpu, no_core, helpers, calls, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waited:
+    """What looking at the threads told of the making components, over the whole run.
+
+    The looks at one batch are few, while how long each batch was blocked is known exactly.
+
+    Attributes:
+        blocked: What part of a component's blocked time is spent on what, shape ``(len(MAKING), len(WAITING))``.
+        reading: What part of its time on a core is spent at lines that mostly wait for storage: the kernel's part of
+            reading, which goes away with the waiting. Shape ``(len(MAKING),)``.
+    """
+
+    blocked: Table
+    reading: npt.NDArray[np.float64]
+
+
+def _set_apart(wall: Table, cpu: Table, blocked: Table, helpers: npt.NDArray[np.float64], waited: _Waited) -> None:
+    """Move what a component waited for from its column to that of what it waited for."""
+    making = len(MAKING)
+    apart = np.einsum("nm,mw->nmw", blocked[:, :making], waited.blocked)
+    lock = list(WAITING).index(Component.LOCK_WAIT)
+    # A thread that waits for helper threads which compute for it (OpenMP, rayon) waits for no lock.
+    computing = np.minimum(helpers[:, None] / np.maximum(apart[:, :, lock].sum(axis=1, keepdims=True), 1), 1.0)
+    apart[:, :, lock] *= 1 - computing
+    wall[:, :making] -= apart.sum(axis=2)
+    wall[:, making:] += apart.sum(axis=1)
+    storage = PARTS.index(Component.STORAGE_IO)
+    for table, reading in ((wall, cpu[:, :making] * waited.reading), (cpu, cpu[:, :making] * waited.reading)):
+        table[:, :making] -= reading
+        table[:, storage] += reading.sum(axis=1)
+
+
+def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, Timeline]) -> _Waited:
+    spent = np.zeros((len(MAKING), COLUMNS))
+    blocked_looks = np.zeros(len(MAKING))
+    lines: dict[tuple[int, Frame], npt.NDArray[np.float64]] = {}
+    for track, timeline in seen.items():
+        own = fetches.where(fetches.track == track)
+        looks, amounts = timeline.looks_within(own.start_ns, own.end_ns)
+        column = _component_at(timeline.at_ns[looks], inner.where(inner.track == track))
+        np.add.at(spent, column, amounts)
+        np.add.at(blocked_looks, column, timeline.doing[looks] != Doing.RUNNING)
+        for component, stack, amount in zip(column.tolist(), timeline.stack[looks].tolist(), amounts, strict=True):
+            for frame in profile.samples.stacks[stack].frames[:1]:
+                lines[component, frame] = lines.get((component, frame), np.zeros(COLUMNS)) + amount
+    known = spent[:, [int(doing) for doing in Doing if doing is not Doing.RUNNING]].sum(axis=1, keepdims=True)
+    kinds = np.stack([spent[:, list(columns)].sum(axis=1) for columns in WAITING.values()], axis=1)
+    enough = (blocked_looks >= _FEWEST_LOOKS)[:, None] & (known > 0)
+    reading = np.zeros(len(MAKING))
+    for (component, _), amount in lines.items():
+        if amount[list(WAITING[Component.STORAGE_IO])].sum() >= amount[ON_CPU]:
+            reading[component] += amount[ON_CPU]
+    reading = np.where(enough[:, 0], reading / np.maximum(spent[:, ON_CPU], 1), 0.0)
+    return _Waited(np.where(enough, kinds / np.maximum(known, 1), 0.0), np.minimum(reading, 1.0))
+
+
+def _component_at(times: npt.NDArray[np.int64], inner: Spans) -> npt.NDArray[np.int64]:
+    """The column of the innermost span of one thread around each time; the dataset's where there is none."""
+    column = np.full(len(times), MAKING.index(Component.DATASET_GETITEM), dtype=np.int64)
+    # Outer spans first, so that what is inside of them has the last word; of two that are equal the later is outside.
+    for row in np.lexsort((-np.arange(len(inner)), -inner.duration_ns())):
+        first, last = np.searchsorted(times, [inner.start_ns[row], inner.end_ns[row]])
+        if last > first:
+            column[first:last] = MAKING.index(COMPONENT_OF[Kind(int(inner.kind[row]))])
+    return column
 
 
 def _outermost(fetches: Spans) -> Spans:

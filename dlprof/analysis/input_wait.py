@@ -2,7 +2,7 @@
 
 At every instant of a request the first of these that holds: the main thread was unpickling, reading the pipe or
 asking the sampler · the worker of the awaited batch was starting · was making a batch, this one or one queued before
-it, charged as that batch is composed · was pickling · otherwise the batch was on its way.
+it, charged as that batch is composed · was pickling · the batch was being pinned · otherwise it was on its way.
 
 A timeline is not a cause: the verdict comes from removing components in the simulator, not from here.
 """
@@ -29,6 +29,7 @@ WAIT_COMPONENTS = (
     Component.PICKLE,
     Component.TRANSPORT,
     Component.UNPICKLE,
+    Component.PIN_MEMORY,
 )
 
 
@@ -58,6 +59,7 @@ def split_waits(profile: Profile, steps: tuple[Step, ...], fetches: Fetches) -> 
         Component.SAMPLER: here.of(Kind.SAMPLER).covered(),
         Component.TRANSPORT: here.of(Kind.RECEIVE).covered(),
     }
+    pinned = here.of(Kind.PIN_MEMORY).covered()
     composition = _composition(fetches)
     maker = {key: int(fetches.spans.track[row]) for key, row in fetches.index().items()}
     known: dict[int, _Process] = {}
@@ -74,6 +76,9 @@ def split_waits(profile: Profile, steps: tuple[Step, ...], fetches: Fetches) -> 
             if pid not in known:
                 known[pid] = _process(profile, pid, track, fetches)
             left = _charge_maker(table[row], left, known[pid], fetches, composition)
+        pinning = intersect(left, clip(pinned, step.wait_start_ns, step.wait_end_ns))
+        table[row, WAIT_COMPONENTS.index(Component.PIN_MEMORY)] += length(pinning)
+        left = subtract(left, pinning)
         table[row, WAIT_COMPONENTS.index(Component.TRANSPORT)] += length(left)
     return table
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.analysis.scope import own_spans, process_spans, training_spans
 from dlprof.model.diagnosis import Breakdown
-from dlprof.model.intervals import Intervals, clip, intersect, length, subtract, union
+from dlprof.model.intervals import EMPTY, Intervals, clip, intersect, length, subtract, union
 from dlprof.model.kinds import Cause, Kind, Role
 from dlprof.model.profile import Profile, Spans
 from dlprof.model.report import Source
@@ -27,8 +27,9 @@ _OPEN_CAUSES = (
     Cause.SYNCHRONIZATION,
     Cause.KERNEL_LAUNCH,
     Cause.PYTHON,
+    Cause.OTHER,
 )
-"""Causes that only torch.profiler can tell apart."""
+"""Causes that only torch.profiler can tell apart, and what it leaves."""
 
 Table = npt.NDArray[np.float64]
 
@@ -87,13 +88,13 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     here = process_spans(profile, *Role)
     device = here.of(Kind.USER_DEVICE).covered()
     checkpoint = here.of(Kind.CHECKPOINT).covered()
-    requests = _requests(profile)
+    requests = training_spans(profile).of(Kind.NEXT, Kind.ITER).covered()
     starved = starvation(profile)
     apart = _apart(steps)
     light = np.array(
         [_light(subtract(_parts_of(step), apart), step, device, requests, starved, checkpoint) for step in measured]
     )
-    open_shares, traced_rest = _open_shares(profile, steps.traced, apart)
+    open_shares, traced_rest = _open_shares(profile, steps, apart)
     mean = light.mean(axis=0)
     rest = float(mean[CAUSES.index(Cause.OTHER)])
     ns = {cause: float(mean[place]) for place, cause in enumerate(CAUSES)}
@@ -109,11 +110,6 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
     breakdown = Breakdown(sum(ns.values()), ns, source)
     ratio = traced_rest / rest if traced_rest is not None and rest > 0 else None
     return Partition(breakdown, light, open_shares, ratio)
-
-
-def _requests(profile: Profile) -> Intervals:
-    """When the training thread was inside a request for a batch or made an iterator, of whichever loader."""
-    return process_spans(profile, Role.MAIN).of(Kind.NEXT, Kind.ITER).covered()
 
 
 def starvation(profile: Profile) -> Intervals | None:
@@ -157,19 +153,25 @@ def _light(
     return row
 
 
-def _open_shares(profile: Profile, traced: tuple[Step, ...], apart: Intervals) -> tuple[Table, float | None]:
+def _open_shares(profile: Profile, steps: Steps, apart: Intervals) -> tuple[Table, float | None]:
     rows = []
-    requests = _requests(profile)
+    traced = steps.traced
+    # Between two operators the training thread runs Python or waits for its batch: which, is not known then.
+    rest = Cause.OTHER if steps.wait_unseen else Cause.PYTHON
+    training = training_spans(profile)
+    requests = training.of(Kind.NEXT, Kind.ITER).covered()
+    threads = np.unique(training.track)
     own = own_spans(profile) if traced else profile.spans
     if profile.device != "cpu" and not len(own.of(Kind.KERNEL, Kind.COLLECTIVE)):
         # The profiler was not allowed to see the device: what it did is not to be taken for the host's work.
         return np.zeros((0, len(_OPEN_CAUSES))), None
     for step in traced:
         spans = _near(own, step)
+        trains = spans.where(np.isin(spans.track, threads))
         left = subtract(subtract(_parts_of(step), apart), union([step.wait_start_ns], [step.wait_end_ns]))
         left = subtract(left, requests)
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
-        rows.append([length(part) for part in _open_parts(profile, spans, left)])
+        rows.append([length(part) for part in _open_parts(profile.device != "cpu", spans, trains, left, rest)])
     if not rows or not np.any(rows):
         return np.zeros((0, len(_OPEN_CAUSES))), None
     table = np.array(rows, dtype=np.float64)
@@ -177,26 +179,31 @@ def _open_shares(profile: Profile, traced: tuple[Step, ...], apart: Intervals) -
     return table[total > 0] / total[total > 0][:, None], float(total.mean())
 
 
-def _open_parts(profile: Profile, spans: Spans, left: Intervals) -> list[Intervals]:
-    """``left`` divided by ``_OPEN_CAUSES``, disjoint, in that order; they cover all of it."""
-    accelerator = profile.device != "cpu"
+def _open_parts(accelerator: bool, spans: Spans, trains: Spans, left: Intervals, rest: Cause) -> list[Intervals]:
+    """``left`` divided by ``_OPEN_CAUSES``, disjoint, in that order; they cover all of it.
+
+    Args:
+        accelerator: Whether the model runs on one.
+        spans: Those near the step.
+        trains: Those of them that are the training threads'.
+        left: What is to be divided.
+        rest: What time counts as that nothing explains.
+    """
     operators = spans.of(Kind.OPERATOR).covered()
-    main = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role is Role.MAIN]
-    on_main = spans.where(np.isin(spans.track, main))
     by_cause = {
         # A copy within the device is the device's own work.
         Cause.DEVICE_COMPUTE: spans.of(Kind.KERNEL, Kind.COPY_OTHER).covered() if accelerator else operators,
         Cause.H2D_COPY: spans.of(Kind.COPY_H2D, Kind.COPY_D2H).covered(),
         Cause.COMMUNICATION: spans.of(Kind.COLLECTIVE).covered(),
-        Cause.SYNCHRONIZATION: on_main.of(Kind.SYNCHRONIZE).covered(),
+        Cause.SYNCHRONIZATION: trains.of(Kind.SYNCHRONIZE).covered(),
         Cause.KERNEL_LAUNCH: union(
-            np.concatenate([operators[:, 0], on_main.of(Kind.LAUNCH, Kind.ALLOCATOR).start_ns]),
-            np.concatenate([operators[:, 1], on_main.of(Kind.LAUNCH, Kind.ALLOCATOR).end_ns]),
+            np.concatenate([operators[:, 0], trains.of(Kind.LAUNCH, Kind.ALLOCATOR).start_ns]),
+            np.concatenate([operators[:, 1], trains.of(Kind.LAUNCH, Kind.ALLOCATOR).end_ns]),
         ),
     }
     parts = []
     for cause in _OPEN_CAUSES:
-        hit = intersect(left, by_cause[cause]) if cause in by_cause else left
+        hit = left if cause is rest else intersect(left, by_cause.get(cause, EMPTY))
         parts.append(hit)
         left = subtract(left, hit)
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.components import MAKING, PARTS, Fetches
 from dlprof.analysis.partition import starvation
 from dlprof.analysis.scope import own_spans, process_spans
 from dlprof.model.intervals import overlap
@@ -82,6 +82,8 @@ def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int, cores: f
         helped = np.maximum(fetches.spans.process_cpu_ns[made].astype(np.float64) - own, 0)
         # While it waits they can have worked on every core at most; the rest they did beside its own work.
         possible = blocked * cores
+        # Who is seen to wait for storage, a lock or a timer waits for no helper.
+        possible[:, len(MAKING) :] = 0
         waited_for = np.minimum(helped, possible.sum(axis=1))
         by_helpers = _shares(possible) * waited_for[:, None]
         cpu = cpu + by_helpers + _shares(cpu) * (helped - waited_for)[:, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlprof.model.kinds import Role
+from dlprof.model.kinds import Kind, Role
 from dlprof.model.profile import Profile, Spans
 
 
@@ -24,6 +24,19 @@ def process_spans(profile: Profile, *roles: Role) -> Spans:
     wanted = set(roles or Role) - ({Role.DEVICE_STREAM} if not roles else set())
     tracks = [i for i, t in enumerate(profile.tracks) if t.pid == profile.main_pid and t.role in wanted]
     return _on_tracks(profile, tracks)
+
+
+def training_spans(profile: Profile) -> Spans:
+    """Spans of the threads that train: those whose optimizer steps.
+
+    Without an optimizer they are those that request batches; without those too, the main thread.
+    """
+    spans = process_spans(profile)
+    for kind in (Kind.OPTIMIZER, Kind.NEXT):
+        tracks = np.unique(spans.track[spans.kind == int(kind)])
+        if len(tracks):
+            return _on_tracks(profile, tracks.tolist())
+    return process_spans(profile, Role.MAIN)
 
 
 def _on_tracks(profile: Profile, tracks: list[int]) -> Spans:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.hot_lines import HotLines
 from dlprof.analysis.input_wait import WAIT_COMPONENTS
+from dlprof.analysis.machine import private_memory_mb
 from dlprof.analysis.partition import Partition, device_compute_ns
-from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.analysis.scope import own_spans, process_spans, training_spans
 from dlprof.model.intervals import clip, length, overlap
 from dlprof.model.kinds import Cause, Component, Kind, Role
 from dlprof.model.pipeline import Pipeline
@@ -111,7 +113,7 @@ def step_rows(steps: Steps) -> list[StepRow]:
 
 def totals(profile: Profile, steps: Steps, fetches: Fetches, parts: Partition | None) -> Totals:
     """Time in collate_fn, tokenizer, dataset, copies and on the device, whether it was overlapped or not."""
-    rows = _rows_of(fetches, steps.measured)
+    rows = fetches.rows_of(steps.measured)
     # Without waiting for a core, as in ``per_batch_ms``: the work itself, whatever else the machine was doing.
     wall = np.maximum(fetches.wall_ns - fetches.no_core_ns, 0)[rows]
     calls = fetches.calls[rows]
@@ -200,6 +202,7 @@ def input_section(
     steps: Steps,
     fetches: Fetches,
     loader: Loader | None,
+    lines: HotLines,
 ) -> Input | None:
     """The training loop's loader: settings, components per batch, workers, slowest samples."""
     if loader is None:
@@ -211,14 +214,14 @@ def input_section(
         worker_busy_ratio=_busy_ratio(steps, fetches, loader),
         queue_depth_mean=_queue_depth(profile, steps, loader),
         workers=_workers(profile, steps, fetches),
-        pad_ratio=None,
+        pad_ratio=_pad_ratio(profile, loader),
         slowest_samples=_slowest(profile, steps, fetches),
-        hot_lines=[],
+        hot_lines=lines.all(),
     )
 
 
 def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Component, Spread]:
-    rows = _rows_of(fetches, steps.measured)
+    rows = fetches.rows_of(steps.measured)
     found: dict[Component, Spread] = {}
     if len(rows):
         own = np.maximum(fetches.wall_ns - fetches.no_core_ns, 0)[rows]
@@ -232,6 +235,7 @@ def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Compone
         (Component.PICKLE, (Kind.PICKLE,)),
         (Component.TRANSPORT, (Kind.SEND, Kind.RECEIVE)),
         (Component.UNPICKLE, (Kind.UNPICKLE,)),
+        (Component.PIN_MEMORY, (Kind.PIN_MEMORY,)),
     ):
         spent = _by_batch(own_spans(profile).of(*kinds), steps.measured)
         if spent is not None:
@@ -263,7 +267,7 @@ def _busy_ratio(steps: Steps, fetches: Fetches, loader: Loader) -> float | None:
     measured = steps.measured
     if not workers or not measured:
         return None
-    rows = _rows_of(fetches, measured)
+    rows = fetches.rows_of(measured)
     wall = sum(step.duration_ns for step in measured)
     return min(1.0, float(fetches.wall_ns[rows].sum()) / (wall * workers)) if wall else None
 
@@ -279,7 +283,8 @@ def _queue_depth(profile: Profile, steps: Steps, loader: Loader) -> float | None
 
 
 def _workers(profile: Profile, steps: Steps, fetches: Fetches) -> list[Worker]:
-    rows = _rows_of(fetches, steps.measured)
+    rows = fetches.rows_of(steps.measured)
+    memory = private_memory_mb(profile)
     found = []
     for track in np.unique(fetches.spans.track[rows]):
         place = profile.tracks[int(track)]
@@ -289,12 +294,18 @@ def _workers(profile: Profile, steps: Steps, fetches: Fetches) -> list[Worker]:
         cpu, no_core, blocked = (
             float(table[mine].sum()) / 1e9 for table in (fetches.cpu_ns, fetches.no_core_ns, fetches.blocked_ns())
         )
-        found.append(Worker(place.pid, len(mine), cpu, no_core, blocked, None, None))
+        found.append(Worker(place.pid, len(mine), cpu, no_core, blocked, *memory.get(place.pid, (None, None))))
     return found
 
 
+def _pad_ratio(profile: Profile, loader: Loader) -> float | None:
+    counted = [each for each in profile.padding if each.loader == loader.number]
+    tokens = sum(each.tokens for each in counted)
+    return sum(each.pad_tokens for each in counted) / tokens if tokens else None
+
+
 def _slowest(profile: Profile, steps: Steps, fetches: Fetches) -> list[SlowSample]:
-    rows = _rows_of(fetches, steps.measured)
+    rows = fetches.rows_of(steps.measured)
     spans = fetches.spans
     items = own_spans(profile).of(Kind.GETITEM)
     slow: list[SlowSample] = []
@@ -311,7 +322,7 @@ def _slowest(profile: Profile, steps: Steps, fetches: Fetches) -> list[SlowSampl
 
 def no_core_share(profile: Profile, steps: Steps) -> float:
     """Part of the measured steps in which the training thread waited for a core, 0 to 1."""
-    spans = process_spans(profile, Role.MAIN).of(Kind.NEXT, Kind.BODY)
+    spans = training_spans(profile).of(Kind.NEXT, Kind.BODY)
     wanted = {(step.iterator, step.batch) for step in steps.measured}
     keys = zip(spans.iterator.tolist(), spans.batch.tolist(), spans.runnable_ns.tolist(), strict=True)
     waited = sum(max(runnable, 0) for iterator, batch, runnable in keys if (iterator, batch) in wanted)
@@ -328,7 +339,7 @@ def wait_shares(waits: npt.NDArray[np.float64]) -> dict[Component, float]:
 
 
 def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: Pipeline | None) -> Overhead:
-    """What looking cost: recorded spans times their calibrated cost, over the CPU time that was looked at."""
+    """What looking cost: spans times their calibrated cost, and looks at threads, over the CPU time looked at."""
     spans = own_spans(profile)
     costs = [process.span_cost_ns for process in profile.processes]
     begins = np.sort(spans.where(spans.kind < int(Kind.OPERATOR)).start_ns)
@@ -336,18 +347,17 @@ def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: 
         int(np.diff(np.searchsorted(begins, [step.wait_start_ns, step.body_end_ns]))[0]) for step in steps.measured
     )
     own = recorded * float(np.mean(costs)) if costs else 0.0
+    looks = len(profile.samples)
+    if looks and steps.measured:
+        first, last = steps.measured[0].wait_start_ns, steps.measured[-1].body_end_ns
+        within = np.count_nonzero((profile.samples.at_ns >= first) & (profile.samples.at_ns < last))
+        own += profile.looking_cpu_ns * int(within) / looks
     spent = 0.0
     if pipeline is not None:
         spent = float(pipeline.main_cpu_ns.sum()) + sum(float(part.cpu_ns.sum()) for part in pipeline.parts.values())
     elif parts is not None:
         spent = parts.mean.step_ns * len(parts.light)
     return Overhead(own / spent if spent else None, parts.traced_ratio if parts else None, profile.lost_spans)
-
-
-def _rows_of(fetches: Fetches, steps: Iterable[Step]) -> npt.NDArray[np.int64]:
-    index = fetches.index()
-    rows = [index[step.iterator, step.batch] for step in steps if (step.iterator, step.batch) in index]
-    return np.array(rows, dtype=np.int64)
 
 
 def _within(spans: Spans, steps: tuple[Step, ...]) -> Spans:

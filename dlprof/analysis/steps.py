@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.analysis.scope import own_spans, process_spans
+from dlprof.analysis.scope import own_spans, process_spans, training_spans
 from dlprof.model.intervals import overlap, union
 from dlprof.model.kinds import Flag, Kind
 from dlprof.model.profile import Profile, Spans
@@ -47,8 +47,14 @@ def find_steps(profile: Profile) -> Steps:
     if loader == NO_LOADER:
         steps = _optimizer_steps(profile, spans, optimizer)
         return Steps(tuple(steps), NO_LOADER, False, 0)
-    phases = _phases(profile, spans, requests, training)
     taken = taken.where(np.isin(loaders, training))
+    here = training_spans(profile)
+    if np.isin(taken.track, here.track).mean() < 0.5:
+        return _handed_over(profile, here, taken, training)
+    bodies = spans.of(Kind.BODY)
+    numbers = [each.number for each in profile.iterations if each.pid == profile.main_pid and each.loader in training]
+    begins = bodies.start_ns[np.isin(bodies.iterator, numbers)]
+    phases = _phases(profile, spans, requests, training, begins)
     steps = _loader_steps(profile, spans, taken, optimizer, training, phases)
     return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps), phases)
 
@@ -72,8 +78,10 @@ def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.in
     return [loader for loader in ranked if settings.get(loader) == settings.get(ranked[0])]
 
 
-def _phases(profile: Profile, spans: Spans, requests: Spans, training: list[int]) -> tuple[Phase, ...]:
-    """Iterations over other loaders that lie within one step or between steps.
+def _phases(
+    profile: Profile, spans: Spans, requests: Spans, training: list[int], steps_ns: npt.NDArray[np.int64]
+) -> tuple[Phase, ...]:
+    """Iterations over other loaders that lie within one step or between steps, which begin at ``steps_ns``.
 
     One that reaches over several steps (``zip`` of two loaders), or that comes with most steps (``next(iter(other))``),
     is part of the steps instead.
@@ -81,8 +89,6 @@ def _phases(profile: Profile, spans: Spans, requests: Spans, training: list[int]
     own = [iteration for iteration in profile.iterations if iteration.pid == profile.main_pid]
     begun = spans.of(Kind.ITER)
     begun_ns = dict(zip(begun.iterator.tolist(), begun.start_ns.tolist(), strict=True))
-    bodies = spans.of(Kind.BODY)
-    steps = bodies.where(np.isin(bodies.iterator, [each.number for each in own if each.loader in training]))
     order = np.argsort(requests.iterator, kind="stable")
     numbers = requests.iterator[order]
     found = []
@@ -93,11 +99,11 @@ def _phases(profile: Profile, spans: Spans, requests: Spans, training: list[int]
         asked = requests.where(order[first:last])
         start = begun_ns.get(iteration.number, int(asked.start_ns[0]))
         end = int(asked.end_ns.max())
-        if not _count(steps.start_ns, start, end):
+        if not _count(steps_ns, start, end):
             given = int(((asked.flags & int(Flag.ENDED)) == 0).sum())
             found.append(Phase(iteration.loader, start, end, given, int(asked.duration_ns().sum())))
     often = Counter(phase.loader for phase in found)
-    return tuple(phase for phase in found if often[phase.loader] * 2 < len(steps))
+    return tuple(phase for phase in found if often[phase.loader] * 2 < len(steps_ns))
 
 
 def _loader_steps(
@@ -156,9 +162,100 @@ def _count(moments: npt.NDArray[np.int64], start_ns: int, end_ns: int) -> int:
     return int(np.searchsorted(moments, end_ns) - np.searchsorted(moments, start_ns))
 
 
-def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[Step]:
+# ---- batches that another thread hands over ------------------------------------------------------------------------
+
+
+def _handed_over(profile: Profile, here: Spans, taken: Spans, training: list[int]) -> Steps:
+    """Steps of a thread that trains on what another one, ahead of it, has requested.
+
+    Args:
+        profile: The run.
+        here: Spans of the threads that train.
+        taken: Requests that gave a batch of the training loop.
+        training: The training loop's loaders.
+    """
+    optimizer = here.of(Kind.OPTIMIZER)
+    gets = _gets_of_batches(here.of(Kind.QUEUE_GET), optimizer)
+    requests = here.of(Kind.NEXT)
+    requests = requests.where((requests.flags & int(Flag.NESTED)) == 0)
+    begins = gets.end_ns if len(gets) else optimizer.end_ns
+    phases = _phases(profile, here, requests, training, begins)
+    if len(gets):
+        steps = _get_steps(profile, here, gets, taken, phases)
+    else:
+        # A batch is of the step at whose optimizer step it is the oldest.
+        rows = _oldest_waiting(taken, optimizer.start_ns)[1:]
+        steps = [
+            replace(step, iterator=int(taken.iterator[row]), batch=int(taken.batch[row])) if row >= 0 else step
+            for step, row in zip(_optimizer_steps(profile, here, optimizer, phases), rows, strict=True)
+        ]
+    incomplete = max(0, len(taken) - len(steps))
+    return Steps(tuple(steps), training[0], False, incomplete, phases, True, not len(gets))
+
+
+def _gets_of_batches(gets: Spans, optimizer: Spans) -> Spans:
+    """Of what the training thread takes from queues, what comes from those it takes from last before it steps."""
+    before = np.searchsorted(gets.end_ns, optimizer.start_ns, side="right") - 1
+    return gets.where(np.isin(gets.value, gets.value[before[before >= 0]]))
+
+
+def _oldest_waiting(taken: Spans, moments: npt.NDArray[np.int64], row: int = 0) -> list[int]:
+    """For each moment, in order, the oldest batch from ``row`` on that had arrived and none before it took, else -1."""
+    rows = []
+    for moment in moments.tolist():
+        there = row < len(taken) and int(taken.end_ns[row]) <= moment
+        rows.append(row if there else -1)
+        row += there
+    return rows
+
+
+def _get_steps(profile: Profile, here: Spans, gets: Spans, taken: Spans, phases: tuple[Phase, ...]) -> list[Step]:
+    optimizer, window = here.of(Kind.OPTIMIZER), here.of(Kind.TRACED)
+    apart = union([phase.start_ns for phase in phases], [phase.end_ns for phase in phases])
+    # The queue is watched from the first optimizer step on.
+    rows = _oldest_waiting(taken, gets.end_ns, _count(optimizer.end_ns, 0, int(gets.start_ns[0])))
+    steps = []
+    for index in range(len(gets) - 1):
+        row, following = rows[index], rows[index + 1]
+        if row < 0 or (following >= 0 and taken.iterator[following] != taken.iterator[row]):
+            # What says that an epoch has ended is no batch, and a step does not reach into the next epoch.
+            continue
+        asked, came, end = int(gets.start_ns[index]), int(gets.end_ns[index]), int(gets.start_ns[index + 1])
+        steps.append(
+            Step(
+                index=index,
+                iterator=int(taken.iterator[row]),
+                batch=int(taken.batch[row]),
+                wait_start_ns=asked,
+                wait_end_ns=came,
+                body_start_ns=came,
+                body_end_ns=end,
+                startup_ns=0,
+                optimizer_steps=_count(optimizer.start_ns, came, end),
+                traced=_traced(window, asked, end),
+                measured=False,
+                phases_ns=int(overlap(apart, [came], [end])[0]),
+            )
+        )
+    return _mark_measured(profile, steps, window, _filled_meanwhile(window, gets, rows, taken))
+
+
+def _filled_meanwhile(window: Spans, gets: Spans, rows: list[int], taken: Spans) -> int:
+    """How many batches lay ready when the training thread first took one after the profiler had been stopped."""
+    first = int(np.searchsorted(gets.start_ns, window.end_ns[-1])) if len(window) else len(gets)
+    if first == len(gets):
+        return 0
+    arrived = int(np.searchsorted(taken.end_ns, gets.start_ns[first], side="right"))
+    return max(0, arrived - 1 - max(rows[:first], default=-1))
+
+
+# ---- optimizer steps -------------------------------------------------------------------------------------------------
+
+
+def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans, phases: tuple[Phase, ...] = ()) -> list[Step]:
     window = spans.of(Kind.TRACED)
     own = spans.of(Kind.OWN)
+    apart = union([phase.start_ns for phase in phases], [phase.end_ns for phase in phases])
     ends = optimizer.end_ns
     steps = []
     for index in range(len(ends) - 1):
@@ -167,7 +264,8 @@ def _optimizer_steps(profile: Profile, spans: Spans, optimizer: Spans) -> list[S
         inside = own.where((own.start_ns >= start) & (own.end_ns <= end))
         start = min(end, max(start, int(inside.end_ns.max()))) if len(inside) else start
         traced = _traced(window, start, end)
-        steps.append(Step(index, 0, index, start, start, start, end, 0, 1, traced, measured=False))
+        phases_ns = int(overlap(apart, [start], [end])[0])
+        steps.append(Step(index, 0, index, start, start, start, end, 0, 1, traced, measured=False, phases_ns=phases_ns))
     return _mark_measured(profile, steps, window, 0)
 
 

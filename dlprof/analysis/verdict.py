@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,29 @@ _HOST_CAUSES = {
 }
 
 
-def candidates_outside_input(parts: Partition) -> list[Candidate]:
-    """What removing copies, host work or communication would save: their exclusive part of the step.
+OUTSIDE_INPUT = {
+    Bottleneck.H2D_COPY: (Cause.H2D_COPY,),
+    Bottleneck.COMMUNICATION: (Cause.COMMUNICATION,),
+    Bottleneck.HOST_OVERHEAD: tuple(_HOST_CAUSES),
+}
+
+
+def shares_outside_input(parts: Partition) -> dict[Bottleneck, float]:
+    """Of the step outside the wait for input, the part that each bottleneck outside the input takes."""
+    ns = parts.mean.ns
+    outside = parts.mean.step_ns - ns[Cause.INPUT_WAIT]
+    return {
+        bottleneck: min(sum(ns[cause] for cause in causes) / outside, 1.0) if outside > 0 else 0.0
+        for bottleneck, causes in OUTSIDE_INPUT.items()
+    }
+
+
+def candidates_outside_input(parts: Partition, simulated: Mapping[Bottleneck, Interval]) -> list[Candidate]:
+    """What removing copies, host work or communication would save: their exclusive part of the step, at most.
 
     Args:
         parts: Where the steps' time went.
+        simulated: What the step would save by the simulator, which knows that workers may then not keep up.
     """
     replicas = parts.bootstrap(_REPLICAS, _SEED)
     total = np.sum(list(replicas.values()), axis=0)
@@ -46,11 +65,19 @@ def candidates_outside_input(parts: Partition) -> list[Candidate]:
         return Interval(float(low), float(mid), float(high))
 
     worst = max(_HOST_CAUSES, key=lambda cause: parts.mean.ns[cause])
+    named = {Bottleneck.COMMUNICATION: Component.COLLECTIVE, Bottleneck.HOST_OVERHEAD: _HOST_CAUSES[worst]}
     return [
-        Candidate(Bottleneck.H2D_COPY, None, saved(Cause.H2D_COPY)),
-        Candidate(Bottleneck.COMMUNICATION, Component.COLLECTIVE, saved(Cause.COMMUNICATION)),
-        Candidate(Bottleneck.HOST_OVERHEAD, _HOST_CAUSES[worst], saved(*_HOST_CAUSES)),
+        Candidate(bottleneck, named.get(bottleneck), _least(saved(*causes), simulated.get(bottleneck)))
+        for bottleneck, causes in OUTSIDE_INPUT.items()
     ]
+
+
+def _least(exclusive: Interval, simulated: Interval | None) -> Interval:
+    if simulated is None:
+        return exclusive
+    return Interval(
+        min(exclusive.low, simulated.low), min(exclusive.mid, simulated.mid), min(exclusive.high, simulated.high)
+    )
 
 
 def startup_candidate(profile: Profile, steps: Steps, parts: Partition) -> Candidate | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from _thread import get_ident
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +131,7 @@ class StarvationPairs:
         self._pending: deque[_Pair] = deque()
         self._last: _Pair | None = None
         self._dropped = 0
+        self._trains = threading.main_thread().ident
 
     def entered(self, thread: ThreadRecord) -> _Pair | None:
         """A batch is about to be requested: read what has happened, record the first event.
@@ -139,9 +141,9 @@ class StarvationPairs:
 
         Returns:
             What ``left`` needs; None where there is no accelerator in use, or it is not to be touched now, and in
-            threads other than the main one.
+            threads other than the one that trains.
         """
-        if not self._on or threading.current_thread() is not threading.main_thread():
+        if not self._on or get_ident() != self._trains:
             # Each thread has a current stream of its own; what the training thread queues may be on the same one.
             return None
         try:
@@ -158,6 +160,10 @@ class StarvationPairs:
             self._failed(error)
             return None
         return pair
+
+    def trains_here(self) -> None:
+        """The calling thread is the one that trains; until this is called it is taken to be the main one."""
+        self._trains = get_ident()
 
     def left(self, pair: _Pair, start_ns: int, end_ns: int, batch: int, iterator: int) -> None:
         """The request has returned with a batch: record the second event.

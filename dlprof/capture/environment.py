@@ -20,21 +20,28 @@ def environment() -> dict[str, Any]:
         ``cpu_quota`` (cores, None without one), ``memory_bytes`` and ``memory_limit_bytes``, ``shm_bytes`` and
         ``shm_free_bytes``, ``open_files_limit``, versions and names. None stands for what the system does not say.
     """
-    affinity = len(os.sched_getaffinity(0))
-    quota = cpu_quota()
     shm = _disk("/dev/shm")  # noqa: S108 - looked at, not written
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
-        "cpu_affinity": affinity,
-        "cpu_quota": quota,
-        "cores": affinity if quota is None else min(affinity, quota),
+        **usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "memory_limit_bytes": memory_limit(),
         "shm_bytes": shm[0],
         "shm_free_bytes": shm[1],
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def usable_cores() -> dict[str, Any]:
+    """``cores`` that the calling thread may use, and what limits them: ``cpu_affinity`` and ``cpu_quota``."""
+    affinity = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    return {
+        "cpu_affinity": affinity,
+        "cpu_quota": quota,
+        "cores": affinity if quota is None else min(affinity, quota),
     }
 
 
@@ -46,7 +53,7 @@ def cpu_quota(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> fl
         own: The file that names this process's cgroups.
     """
     quotas = []
-    for folder in _cgroup_folders(root, own, "cpu"):
+    for folder in cgroup_folders(root, own, "cpu"):
         text = _read(folder / "cpu.max")
         if text and not text.startswith("max"):
             quotas.append(_ratio(*text.partition(" ")[::2]))
@@ -60,7 +67,7 @@ def cpu_quota(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> fl
 def memory_limit(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int | None:
     """Bytes that the cgroup allows, the least over the hierarchy; None without a limit. Arguments as above."""
     limits = []
-    for folder in _cgroup_folders(root, own, "memory"):
+    for folder in cgroup_folders(root, own, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _read(folder / name)
             if text.isdigit() and int(text) < 1 << 60:
@@ -68,7 +75,14 @@ def memory_limit(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) ->
     return min(limits) if limits else None
 
 
-def _cgroup_folders(root: Path, own: Path, controller: str) -> list[Path]:
+def cgroup_folders(root: Path, own: Path, controller: str) -> list[Path]:
+    """Folders of a process's control groups, each followed by those around it, up to the mount; not all exist.
+
+    Args:
+        root: Where cgroups are mounted.
+        own: The file that names the process's cgroups, as ``/proc/self/cgroup``.
+        controller: Which controller's; groups of version 2 are given for any.
+    """
     folders = []
     for line in _read(own).splitlines():
         _, controllers, path = line.split(":", 2)

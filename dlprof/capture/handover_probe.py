@@ -38,7 +38,7 @@ def probe(shape: BatchShape, executable: str) -> Handover | None:
     script = Path(__file__).with_name("handover_script.py")
     asked = {"tensors": shape.tensors, "others": shape.others, "batches": _BATCHES}
     with tempfile.TemporaryDirectory(prefix="dlprof-probe-") as folder:
-        Settings(None, 0, 0, _DISK_BYTES, 0).save(Path(folder))
+        Settings(None, 0, 0, _DISK_BYTES, 0, sample_hz=0).save(Path(folder))
         try:
             subprocess.run(
                 [executable, str(script), json.dumps(asked)],

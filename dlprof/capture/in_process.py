@@ -19,6 +19,7 @@ from typing import Any
 from dlprof.capture import install
 from dlprof.capture.outcome import ClockPair, Outcome
 from dlprof.capture.supervisor import child_environment
+from dlprof.formats.sample_file import LOOK_INSIDE
 from dlprof.formats.settings_file import Settings
 
 _MOST_DISK_BYTES = 500_000_000
@@ -64,6 +65,8 @@ class profile:  # noqa: N801 - used like a function, as torch.profiler.profile i
         recording = self.folder / _RECORDING
         recording.mkdir()
         self._settings.save(recording)
+        # Nobody outside looks at this process's threads.
+        (recording / LOOK_INSIDE).touch()
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         self._started = ClockPair.now()
         self._patches = install.install(str(recording.absolute()))

@@ -14,6 +14,7 @@ from dlprof.capture.patches import Patches
 from dlprof.capture.post_import import PostImportFinder
 from dlprof.capture.recorder import now
 from dlprof.capture.session import Session
+from dlprof.capture.user_spans import UserSpans
 from dlprof.capture.worker import timed_worker_loop
 from dlprof.formats import event_file
 from dlprof.formats.settings_file import load_settings
@@ -41,7 +42,8 @@ def install(folder: str) -> Patches:
     """
     global _session  # noqa: PLW0603 - one session a process
     patches = Patches()
-    session = Session(folder, load_settings(folder))
+    settings = load_settings(folder)
+    session = Session(folder, settings)
     # An empty file tells that the hooks are in place here, whether or not there will be anything to record.
     os.close(os.open(f"{folder}/{os.getpid()}{event_file.SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     _session = session
@@ -57,6 +59,10 @@ def install(folder: str) -> Patches:
         "torch.serialization": lambda module: _hook_save(session, patches, module),
         **seams.hooks(session.recorder, patches),
     }
+    if settings.spans:
+        session.user_spans = UserSpans(session.recorder, patches, settings.spans)
+        for name, hook in session.user_spans.hooks().items():
+            table[name] = _one_after_the_other(table[name], hook) if name in table else hook
     guarded = {name: _guarded(session, name, hook) for name, hook in table.items()}
     finder = PostImportFinder(guarded)
     finder.install()
@@ -67,6 +73,16 @@ def install(folder: str) -> Patches:
 def _forget() -> None:
     global _session  # noqa: PLW0603 - see install
     _session = None
+
+
+def _one_after_the_other(
+    first: Callable[[ModuleType], None], second: Callable[[ModuleType], None]
+) -> Callable[[ModuleType], None]:
+    def run(module: ModuleType) -> None:
+        first(module)
+        second(module)
+
+    return run
 
 
 def _guarded(session: Session, name: str, hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:

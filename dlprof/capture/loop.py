@@ -1,13 +1,15 @@
 """Finds the training loop among the script's loaders, counts its batches, and says when to trace and when to stop.
 
 A step is one batch taken by the training loop. The loop's loader is the one whose batches are followed by optimizer
-steps; without a DataLoader the steps are optimizer steps; without an optimizer the batches of the loader in use.
+steps; without a DataLoader, and where another thread than the training one requests its batches, the steps are
+optimizer steps; without an optimizer the batches of the loader in use.
 The same rule is applied again, with hindsight, when the recording is analysed.
 """
 
 from __future__ import annotations
 
 import threading
+from _thread import get_ident
 from collections.abc import Callable
 from enum import Enum
 
@@ -50,6 +52,11 @@ class Loop:
         self._trace_at: int | None = None
         self._trace_until: int | None = None
         self._lengths: dict[int, int | None] = {}
+        self._takers: set[int] = set()
+        self._steps_of_takers = 0
+        self._steps_of_others = 0
+        self.handed_over = False
+        """Whether another thread than the one that trains requests the batches, and hands them over to it."""
         self.training: int | None = None
         self.optimizer_steps = 0
         self.done = False
@@ -61,6 +68,7 @@ class Loop:
     def batch_taken(self, loader: int) -> None:
         """The script has received one batch."""
         with self._lock:
+            self._takers.add(get_ident())
             # Kept in the order of the last batch of each.
             self._pending[loader] = self._pending.pop(loader, 0) + 1
 
@@ -68,7 +76,10 @@ class Loop:
         """An optimizer has taken a step: the batches since the one before were the training loop's."""
         with self._lock:
             self.optimizer_steps += 1
-            if self._pending:
+            self._look_at_threads()
+            if self.handed_over:
+                self._pending.clear()
+            elif self._pending:
                 # A script may make a new DataLoader for each epoch: they count as one.
                 if self.training not in self._pending:
                     self.training = next(reversed(self._pending))
@@ -78,6 +89,23 @@ class Loop:
                 self._pending.clear()
             elif self.training is None:
                 self.training = OPTIMIZER_LOOP
+
+    def _look_at_threads(self) -> None:
+        # Both may happen in one script: a second optimizer that steps on the same batch while a thread of its own
+        # evaluates, a sanity check by the thread that trains before another one feeds it. What happens more often
+        # counts.
+        takers, self._takers = self._takers, set()
+        if not takers or self.handed_over:
+            return
+        if get_ident() in takers:
+            self._steps_of_takers += 1
+        else:
+            self._steps_of_others += 1
+        if self._steps_of_others > self._steps_of_takers:
+            # The other thread is ahead by as much as it may prefetch, which can be a whole epoch: steps are counted
+            # where they are made.
+            self._first = next(reversed(self._pending), self._first)
+            self.handed_over, self.training = True, OPTIMIZER_LOOP
 
     def taken(self, loader: int) -> int:
         """Batches that the training loop has taken, if ``loader`` is its loader; else optimizer steps."""

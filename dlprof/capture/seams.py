@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dlprof.capture.padding import PadIds
 from dlprof.capture.patches import Patches
 from dlprof.capture.recorder import Recorder, now, thread_cpu
 from dlprof.model.kinds import Kind
@@ -134,11 +135,17 @@ class Thinned:
 
 def hooks(recorder: Recorder, patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
     """The hook of each module in ``SEAMS``, to be called when it has been imported; ``patches`` can take it back."""
-    return {module: functools.partial(_wrap_all, recorder, patches, callables) for module, callables in SEAMS.items()}
+    wrap = functools.partial(_wrap_all, recorder, patches, pad_ids=PadIds(recorder.folder))
+    return {module: functools.partial(wrap, callables) for module, callables in SEAMS.items()}
 
 
 def _wrap_all(
-    recorder: Recorder, patches: Patches, callables: tuple[tuple[str, Kind], ...], module: ModuleType
+    recorder: Recorder,
+    patches: Patches,
+    callables: tuple[tuple[str, Kind], ...],
+    module: ModuleType,
+    *,
+    pad_ids: PadIds,
 ) -> None:
     for path, kind in callables:
         owner: Any = module
@@ -150,7 +157,8 @@ def _wrap_all(
         if not callable(original):
             continue
         try:
-            patches.set(owner, name, _timed(recorder, original, kind, f"{module.__name__}.{path}"))
+            timed = _timed(recorder, original, kind, f"{module.__name__}.{path}")
+            patches.set(owner, name, _telling(pad_ids, timed, original) if kind is _TOKENIZER else timed)
         except (AttributeError, TypeError) as error:
             recorder.notice("seam-not-hooked", name=f"{module.__name__}.{path}", error=str(error))
 
@@ -175,5 +183,18 @@ def _timed(recorder: Recorder, original: Any, kind: Kind, name: str) -> Any:
                     thread.writer.add(kind, start, end, name=recorder.name(name), on_cpu_ns=on_cpu, weight=weight)
             except Exception as error:
                 recorder.failed(name, error)
+
+    return call
+
+
+def _telling(pad_ids: PadIds, timed: Any, original: Any) -> Any:
+    """Tell of the tokenizer itself, called within data work or, as where texts are tokenized beforehand, not."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = timed(*args, **kwargs)
+        if args:
+            pad_ids.called(args[0])
+        return result
 
     return call

@@ -13,20 +13,32 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from dlprof.capture import batches
+from dlprof.capture import batches, interpreter
 from dlprof.capture.device import StarvationPairs, device_facts
+from dlprof.capture.environment import usable_cores
+from dlprof.capture.inside_watch import InsideWatch
 from dlprof.capture.loop import OPTIMIZER_LOOP, Action, Loop
+from dlprof.capture.padding import PadCounter
+from dlprof.capture.queues import QueueWatch
 from dlprof.capture.recorder import Recorder, ThreadRecord, in_words, now, process_cpu, thread_cpu
 from dlprof.capture.tracing import Tracer
+from dlprof.capture.user_spans import UserSpans
 from dlprof.formats.progress_file import ALL_STEPS, Phase, ProgressWriter
+from dlprof.formats.sample_file import LOOK_INSIDE
 from dlprof.formats.settings_file import Settings
 from dlprof.model.kinds import Flag, Kind, Role
 
 STOP_SIGNAL = signal.SIGRTMAX - 7
 """Ends the script when its batches are requested by another thread than the main one. Nothing else uses it."""
+
+
+_Asked = tuple[ThreadRecord, Any, int, int, int]
+"""A thread that asks a queue: its record, events on the device, its wait for a core and CPU time so far, and when."""
 
 
 class Request:
@@ -56,6 +68,7 @@ class Session:
     def __init__(self, folder: str, settings: Settings) -> None:
         self.recorder = Recorder(folder, settings)
         self._settings = settings
+        self.user_spans: UserSpans | None = None
         self._began_ns = now()
         self._begin()
         self._main_listens = False
@@ -66,6 +79,8 @@ class Session:
         self._loop = Loop(self._settings, _any_optimizer)
         self._tracer = Tracer(self.recorder)
         self._starvation = StarvationPairs(self.recorder)
+        self._inside: InsideWatch | None = None
+        self._watched = False
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._by_id: dict[int, int] = {}
         self._workers: dict[int, Any] = {}
@@ -80,17 +95,32 @@ class Session:
         self._first_batch_ns = 0
         self._stop_ns = 0
         self._batch_described: set[int] = set()
+        self._padding: PadCounter | None = PadCounter(self.recorder)
         self._optimizer_start: tuple[int, int] | None = None
+        self._trace_thread = 0
+        self._asking: set[int] = set()
+        """Threads that are inside a request for a batch."""
+        self._feeders: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        """Threads that have requested batches for another one."""
+        self._queues = QueueWatch(self._queue_asked, self._queue_gave)
 
     def _after_fork(self) -> None:
         self._tracer.abandon()
         self._starvation.abandon()
+        self._queues.restore()
+        if self._inside is not None:
+            self._inside.abandon()
         self.recorder.after_fork()
         self._begin()
 
     def listen(self) -> None:
         """Let loops in other threads end the script; called when torch's loader is imported, and not before."""
         self._main_listens = self._main_listens or _listen_in_main_thread()
+
+    def look_in_script(self) -> None:
+        """Time functions of the script that were named with ``--span``, before its workers are started."""
+        if self.user_spans is not None:
+            self.user_spans.look_in_script()
 
     # ---- loaders -----------------------------------------------------------------------------------------------
 
@@ -120,8 +150,10 @@ class Session:
         """A loader is about to make or reset its iterator."""
         if self._loop.done:
             self._stop_script()
-        if workers and self._tracer.on:
-            # Workers forked under the profiler would go on recording into memory that nobody reads.
+        self.look_in_script()
+        if workers and self._tracer.on and self._trace_thread == threading.get_ident():
+            # Workers forked under the profiler would go on recording into memory that nobody reads. It is on in one
+            # thread only, and can be stopped only there.
             self._end_trace()
 
     def iteration_begun(self, start_ns: int, loader: int, workers: list[Any]) -> int:
@@ -168,6 +200,7 @@ class Session:
             events = None if nested or self._tracer.on else self._starvation.entered(thread)
             request = Request(thread, loader, nested, events)
             thread.data_depth += 1
+            self._asking.add(threading.get_ident())
             return request
         except Exception as error:
             recorder.failed("request", error)
@@ -197,6 +230,8 @@ class Session:
             self._starvation.left(request.events, request.start, end, number, iterator)
         thread = request.thread
         thread.data_depth -= 1
+        if not thread.data_depth:
+            self._asking.discard(threading.get_ident())
         try:
             flags = (Flag.ENDED if ended else 0) | (Flag.NESTED if request.nested else 0)
             thread.writer.add(
@@ -229,17 +264,47 @@ class Session:
         if not self._first_batch_ns:
             self._first_batch_ns = end - self._began_ns
         thread = request.thread
-        if loader not in self._batch_described and loop.taken(loader) > self._settings.warmup:
+        warm = loop.handed_over or loop.taken(loader) > self._settings.warmup
+        if loader not in self._batch_described and warm:
             self._batch_described.add(loader)
             self._describe(loader, batch, thread)
+        if warm and self._padding is not None and not self._tracer.on:
+            self._count_padding(self._padding, loader, batch)
         if loop.taken(loader) > self._settings.warmup and loop.training in (None, loader):
             self._wait_ns += end - request.start
             self._measured_ns += end - request.start
+            self.be_watched()
         self._write_progress(loader, end)
-        if self._body is None:
+        if self._body is None and not loop.handed_over:
             self._body = (loader, number, iterator, process_cpu(), thread.runnable_ns(), thread_cpu())
             self._body_thread = threading.get_ident()
             self._body_start = now()
+
+    def be_watched(self) -> None:
+        """Let the calling thread be looked at: from outside, or where that cannot be by a thread in here."""
+        if self._watched:
+            return
+        self._watched = True
+        if self.recorder.role is Role.MAIN:
+            self.recorder.event("cores", **usable_cores())
+        if not self._settings.sample_hz:
+            return
+        try:
+            if os.path.exists(f"{self.recorder.folder}/{LOOK_INSIDE}"):
+                self._inside = InsideWatch(self.recorder)
+                if self.recorder.role is Role.MAIN:
+                    self.recorder.notice("looked-inside")
+                return
+            if not interpreter.publish(self.recorder.folder):
+                self.recorder.notice("frames-not-found", python=sys.version.split()[0])
+        except Exception as error:
+            self.recorder.notice("samples-lost", error=f"{type(error).__name__}: {error}")
+
+    def end_watch(self) -> None:
+        """End the looking from inside, where there is any."""
+        if self._inside is not None:
+            self._inside.stop()
+            self._inside = None
 
     def _describe(self, loader: int, batch: Any, thread: ThreadRecord) -> None:
         begin = now()
@@ -252,7 +317,17 @@ class Session:
         self.recorder.event("batch", loader=loader, **facts)
         thread.writer.add(Kind.OWN, begin, now(), name=self.recorder.name("describe-batch"))
 
+    def _count_padding(self, counter: PadCounter, loader: int, batch: Any) -> None:
+        try:
+            counter.look(loader, batch)
+        except Exception as error:
+            self._padding = None
+            self.recorder.notice("hook-failed", hook="padding", error=f"{type(error).__name__}: {error}")
+
     def _end_body(self, loader: int) -> None:
+        if self._loop.handed_over:
+            # What the requesting thread does between its requests is no part of a step.
+            self._body = None
         if self._body is None:
             return
         end = now()
@@ -281,6 +356,12 @@ class Session:
     # ---- between two steps ---------------------------------------------------------------------------------------
 
     def _decide(self, loader: int) -> None:
+        if self._loop.handed_over and loader != OPTIMIZER_LOOP:
+            self._feeders.add(threading.current_thread())
+            # What is next is decided in the thread that trains, since torch.profiler sees the thread that starts it.
+            if self._loop.done:
+                self._stop_script()
+            return
         if self._tracer.on and self._tracer.too_large():
             self.recorder.notice("trace-too-large")
             self._end_trace()
@@ -298,8 +379,13 @@ class Session:
             self._tracer.mark()
 
     def _start_trace(self, loader: int) -> None:
+        if self._inside is not None:
+            self._inside.on = False
         try:
+            if threading.current_thread() is not threading.main_thread() and self._main_listens:
+                _done_by_main_thread(self._tracer.prepare)
             if self._tracer.start():
+                self._trace_thread = threading.get_ident()
                 return
         except Exception as error:
             self.recorder.notice("trace-failed", error=f"{type(error).__name__}: {error}")
@@ -309,6 +395,8 @@ class Session:
         if not self._tracer.on:
             return
         training = self._loop.training
+        if self._inside is not None:
+            self._inside.on = True
         with contextlib.suppress(Exception):
             self._tracer.mark()
         try:
@@ -325,6 +413,7 @@ class Session:
             error: What ended the recorded block, None where it ended well.
         """
         self._end(error)
+        self._queues.restore()
         atexit.unregister(self._at_exit)
         self.recorder.on = False
 
@@ -338,10 +427,25 @@ class Session:
             self.recorder.flush_all()
             with contextlib.suppress(OSError):
                 self._write_progress(self._counted, self._stop_ns)
-        if threading.current_thread() is not threading.main_thread() and self._main_listens:
+        feeds = self._loop.handed_over and not self._queues.watches_this_thread()
+        if self._loop.handed_over and not feeds:
+            self._let_requests_end()
+        if threading.current_thread() is not threading.main_thread() and self._main_listens and not feeds:
             # The main thread gets it from the signal's handler; here it ends the thread, which asks for batches.
+            _to_end.append(True)
             signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
         raise SystemExit(0)
+
+    def _let_requests_end(self) -> None:
+        # A thread that is in torch's C++ code, making a batch or dropping one, while the interpreter is torn down
+        # aborts the process: it has to come out first, and is ended at its next request. One that waits for room in
+        # its queue stays there.
+        until = now() + _PATIENCE_NS
+        while self._asking - {threading.get_ident()} and now() < until:
+            time.sleep(0.001)
+        for feeder in list(self._feeders):
+            if feeder is not threading.current_thread() and feeder is not threading.main_thread():
+                feeder.join(_TO_NEXT_REQUEST_S)
 
     def _write_progress(self, loader: int, when: int) -> None:
         loop = self._loop
@@ -373,6 +477,7 @@ class Session:
 
     def optimizer_begins(self) -> None:
         """An optimizer's ``step`` is called."""
+        self.look_in_script()
         self._optimizer_start = (now(), thread_cpu())
 
     def optimizer_ends(self) -> None:
@@ -393,6 +498,9 @@ class Session:
             end = now()
             thread.writer.add(Kind.OPTIMIZER, begun[0], end, on_cpu_ns=thread_cpu() - begun[1])
             self._loop.optimizer_stepped()
+            self._starvation.trains_here()
+            if self._loop.handed_over:
+                self._queues.add_thread()
             if self._loop.training == OPTIMIZER_LOOP:
                 if not self._first_batch_ns:
                     self._first_batch_ns = end - self._began_ns
@@ -401,6 +509,34 @@ class Session:
                 self._decide(OPTIMIZER_LOOP)
         except Exception as error:
             recorder.failed("optimizer", error)
+
+    # ---- batches that another thread hands over -------------------------------------------------------------------
+
+    def _queue_asked(self) -> _Asked | None:
+        try:
+            if not self.recorder.on or self._complete:
+                return None
+            thread = self.recorder.thread()
+            if thread.data_depth:
+                # A queue of the loader's own.
+                return None
+            events = None if self._tracer.on else self._starvation.entered(thread)
+            return thread, events, thread.runnable_ns(), thread_cpu(), now()
+        except Exception as error:
+            self.recorder.failed("queue", error)
+            return None
+
+    def _queue_gave(self, asked: _Asked, number: int) -> None:
+        end = now()
+        thread, events, runnable, cpu, start = asked
+        if events is not None:
+            self._starvation.left(events, start, end, -1, -1)
+        try:
+            on_cpu, no_core = thread_cpu() - cpu, thread.runnable_ns() - runnable
+            if self.recorder.on:
+                thread.writer.add(Kind.QUEUE_GET, start, end, on_cpu_ns=on_cpu, runnable_ns=no_core, value=number)
+        except Exception as error:
+            self.recorder.failed("queue", error)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -423,6 +559,7 @@ class Session:
     def _finish(self, error: BaseException | None) -> None:
         # A step that no further request has ended is not a step: what came after it was something else.
         self._starvation.finish()
+        self.end_watch()
         try:
             self._tracer.export()
         except Exception as problem:
@@ -447,11 +584,40 @@ def _listen_in_main_thread() -> bool:
     if signal.getsignal(STOP_SIGNAL) not in (signal.SIG_DFL, _end_script):
         return False
     signal.signal(STOP_SIGNAL, _end_script)
+    _to_end.clear()
     return True
 
 
+_to_end: list[bool] = []
+"""Filled when the script is to end: the signal is also sent for what only the main thread can do."""
+_errands: list[Callable[[], None]] = []
+_TO_NEXT_REQUEST_S = 0.05
+_PATIENCE_NS = 2_000_000_000
+"""For another thread: one that makes a batch, and the main one, which runs a signal's handler while it waits."""
+
+
 def _end_script(*_: Any) -> None:
-    raise SystemExit(0)
+    while _errands:
+        _errands.pop()()
+    if _to_end:
+        raise SystemExit(0)
+
+
+def _done_by_main_thread(work: Callable[[], None]) -> bool:
+    """Have the main thread do something, which must not raise; False where it does not come to it in time."""
+    done = threading.Event()
+
+    def errand() -> None:
+        work()
+        done.set()
+
+    _errands.append(errand)
+    signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
+    if done.wait(_PATIENCE_NS / 1e9):
+        return True
+    with contextlib.suppress(ValueError):
+        _errands.remove(errand)
+    return False
 
 
 def _any_optimizer() -> bool:

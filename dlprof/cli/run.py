@@ -70,6 +70,8 @@ def run(
     force: bool,
     formats: tuple[str, ...],
     max_disk: int,
+    sample_hz: int,
+    span: tuple[str, ...],
 ) -> int:
     """Profile a training script, unedited, and write a report.
 
@@ -78,7 +80,15 @@ def run(
     """
     check_target(request)
     folder = prepare(out, target_name(request), force=force, environ=os.environ)
-    settings = Settings(steps, warmup, trace_steps, max_disk * _MB, os.getpid())
+    settings = Settings(
+        steps,
+        warmup,
+        trace_steps,
+        max_disk * _MB,
+        os.getpid(),
+        sample_hz=sample_hz,
+        spans=tuple(dict.fromkeys(span)),
+    )
     # Where several processes of a launch run on one machine, the first one's display speaks for all.
     quiet = os.environ.get("LOCAL_RANK", "0") not in {"", "0"}
     try:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dlprof.formats import event_file, span_file
 from dlprof.formats.chrome_trace import AlignedTrace, TorchTrace, clock_offset, read_torch_trace
+from dlprof.formats.samples import assemble_samples
 from dlprof.formats.span_file import SpanFile, read_spans
 from dlprof.model.kinds import ExitReason, Flag, Kind, Role
 from dlprof.model.profile import (
@@ -20,6 +21,7 @@ from dlprof.model.profile import (
     Iteration,
     Loader,
     Notice,
+    Padding,
     Process,
     Profile,
     RunFacts,
@@ -138,6 +140,8 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
     rank_of = {process.pid: process.rank for process in processes}
     tracks = [Track(f.pid, f.thread_id, f.role, rank_of.get(f.pid, 0)) for f in recording.files]
     names: dict[str, int] = {"": 0}
+    samples, looking_cpu_ns, damaged = assemble_samples(recording.folder, tracks)
+    recording = replace(recording, damaged=(*recording.damaged, *damaged))
     parts = [_columns(f, i, _names(recording, f.pid), names) for i, f in enumerate(recording.files)]
     notices = list(_notices(recording, main_pid))
     trace, aligned = _torch_part(recording, main_pid, notices)
@@ -151,7 +155,9 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
     lost = sum(event.get("spans", {}).get("lost", 0) for event in exits)
     profile = Profile(
         run=run,
-        environment=environment | {f"torch_{key}": value for key, value in torch.items()},
+        environment=environment
+        | _fewest_cores(recording, main_pid, iterations, environment)
+        | {f"torch_{key}": value for key, value in torch.items()},
         processes=processes,
         main_pid=main_pid,
         loaders=loaders,
@@ -164,6 +170,9 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
         device_name=torch.get("device_name"),
         lost_spans=lost,
         notices=tuple(notices),
+        samples=samples,
+        looking_cpu_ns=looking_cpu_ns,
+        padding=tuple(_padding(recording, main_pid)),
     )
     return profile, aligned
 
@@ -176,6 +185,18 @@ def _each(recording: Recording, kind: str) -> Iterable[tuple[int, dict[str, Any]
         for event in events:
             if event["event"] == kind:
                 yield pid, event
+
+
+def _fewest_cores(
+    recording: Recording, main_pid: int | None, iterations: tuple[Iteration, ...], environment: dict[str, Any]
+) -> dict[str, Any]:
+    """What limits the cores of the training process and its workers: scripts and imports may narrow them."""
+    ours = {main_pid, *(pid for each in iterations if each.pid == main_pid for pid in each.workers)}
+    known = [event for pid, event in _each(recording, "cores") if pid in ours]
+    fewest = min(known, key=lambda event: float(event["cores"]), default=None)
+    if fewest is None or fewest["cores"] >= environment.get("cores", 0):
+        return {}
+    return {key: value for key, value in fewest.items() if key != "event"}
 
 
 def _processes(recording: Recording) -> Iterable[Process]:
@@ -211,6 +232,13 @@ def _batches(recording: Recording, main_pid: int | None) -> Iterable[BatchShape]
         if pid == main_pid:
             tensors = tuple((tuple(shape), str(dtype)) for shape, dtype in event["tensors"])
             yield BatchShape(event["loader"], tensors, event["bytes"], event["samples"], event["others"])
+
+
+def _padding(recording: Recording, main_pid: int | None) -> Iterable[Padding]:
+    # Each event holds the sums so far.
+    last = {int(event["loader"]): event for pid, event in _each(recording, "padding") if pid == main_pid}
+    for loader, event in last.items():
+        yield Padding(loader, int(event["batches"]), int(event["tokens"]), int(event["pad_tokens"]))
 
 
 def _notices(recording: Recording, main_pid: int | None) -> Iterable[Notice]:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dlprof.errors import UnreadableInputError
-from dlprof.model.profile import Profile, Spans
+from dlprof.model.profile import Profile, Samples, Spans
 
 NAME = "run.dlprof"
 FORMAT = "dlprof.run/1"
@@ -27,11 +27,18 @@ class _Format(msgspec.Struct):
     format: str
 
 
+class _Table(msgspec.Struct):
+    columns: dict[str, bytes]
+    rest: dict[str, Any]
+
+
 class _Saved(msgspec.Struct):
     format: str
     profile: dict[str, Any]
-    columns: dict[str, bytes]
-    names: list[str]
+    tables: dict[str, _Table]
+
+
+_TABLES = {"spans": Spans, "samples": Samples}
 
 
 def save(profile: Profile, path: Path) -> None:
@@ -43,10 +50,9 @@ def save(profile: Profile, path: Path) -> None:
     rest = {
         field.name: _encodable(msgspec.to_builtins(getattr(profile, field.name)))
         for field in fields(profile)
-        if field.name != "spans"
+        if field.name not in _TABLES
     }
-    columns = {name: getattr(profile.spans, name).astype("<i8").tobytes() for name in Spans.COLUMNS}
-    saved = _Saved(FORMAT, rest, columns, list(profile.spans.names))
+    saved = _Saved(FORMAT, rest, {name: _packed(getattr(profile, name)) for name in _TABLES})
     part = path.with_name(path.name + ".part")
     part.write_bytes(gzip.compress(msgspec.msgpack.encode(saved), compresslevel=5))
     part.replace(path)
@@ -77,16 +83,27 @@ def load(path: Path) -> Profile:
         )
     try:
         saved = msgspec.msgpack.decode(data, type=_Saved)
-        columns = {name: np.frombuffer(part, dtype="<i8").astype(np.int64) for name, part in saved.columns.items()}
-        spans = Spans(**columns, names=tuple(saved.names))
+        tables = {name: _unpacked(saved.tables[name], kind) for name, kind in _TABLES.items()}
         parts = {
             field.name: msgspec.convert(saved.profile[field.name], type=_TYPES[field.name])
             for field in fields(Profile)
-            if field.name != "spans"
+            if field.name not in _TABLES
         }
-        return Profile(**parts, spans=spans)
+        return Profile(**parts, **tables)
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise _no_run(path) from error
+
+
+def _packed(table: Spans | Samples) -> _Table:
+    columns = {name: getattr(table, name).astype("<i8").tobytes() for name in table.COLUMNS}
+    others = [field.name for field in fields(table) if field.name not in columns]
+    return _Table(columns, {name: _encodable(msgspec.to_builtins(getattr(table, name))) for name in others})
+
+
+def _unpacked(table: _Table, kind: type[Any]) -> Any:
+    types = get_type_hints(kind)
+    columns = {name: np.frombuffer(part, dtype="<i8").astype(np.int64) for name, part in table.columns.items()}
+    return kind(**columns, **{name: msgspec.convert(value, type=types[name]) for name, value in table.rest.items()})
 
 
 def _encodable(value: Any) -> Any:

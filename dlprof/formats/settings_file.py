@@ -6,7 +6,7 @@ Standard library only: the profiled script imports this module.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 NAME = "settings.json"
@@ -25,6 +25,8 @@ class Settings:
         max_disk_bytes: Recording stops when a process has written this much.
         supervisor_pid: The process that waits for the script.
         ends_script: Whether the script is ended after the steps; else only the recording is.
+        sample_hz: How often a second threads are looked at; 0 for not at all.
+        spans: Functions of the user's own to time, each as ``module:function``.
     """
 
     steps: int | None
@@ -33,6 +35,8 @@ class Settings:
     max_disk_bytes: int
     supervisor_pid: int
     ends_script: bool = True
+    sample_hz: int = 100
+    spans: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         """Write into the recording folder ``folder``."""
@@ -49,4 +53,7 @@ def load_settings(folder: str) -> Settings:
         OSError, ValueError, TypeError: Not there, or not ours.
     """
     with open(f"{folder}/{NAME}", encoding="utf-8") as file:
-        return Settings(**json.load(file))
+        values = json.load(file)
+    settings = Settings(**values)
+    # JSON knows no tuples.
+    return replace(settings, spans=tuple(settings.spans))

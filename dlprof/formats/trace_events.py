@@ -16,15 +16,17 @@ Event = dict[str, Any]
 
 STEPS_THREAD = 2_000_000_001
 """Number of the track of the steps: above every thread id of Linux, and 32 bits."""
+STARVED_THREAD = STEPS_THREAD + 1
+"""Number of the track that says when the device had nothing to do while a batch was waited for."""
 
-INNER = (Kind.GETITEM, Kind.TOKENIZER, Kind.DECODE, Kind.TRANSFORM, Kind.SAMPLER)
+INNER = (Kind.GETITEM, Kind.TOKENIZER, Kind.DECODE, Kind.TRANSFORM, Kind.SAMPLER, Kind.USER_CALL)
 """Parts of a batch, of which there may be thousands in each."""
 
 _LOOP, _DATA, _TRANSPORT, _WAIT, _USER, _OWN = (
     f"dlprof.{name}" for name in ("loop", "data", "transport", "wait", "user", "own")
 )
 _STEP = "dlprof.step"
-_SHOWN = {
+SHOWN = {
     Kind.NEXT: ("next(loader)", _LOOP),
     Kind.ITER: ("iter(loader)", _LOOP),
     Kind.OPTIMIZER: ("optimizer.step", _LOOP),
@@ -49,8 +51,21 @@ _SHOWN = {
     Kind.USER_DATA: ("span", _USER),
     Kind.USER_HOST: ("span", _USER),
     Kind.USER_DEVICE: ("span", _USER),
+    Kind.USER_CALL: ("span", _USER),
+    Kind.QUEUE_GET: ("take from a queue", _WAIT),
     Kind.OWN: ("dlprof", _OWN),
 }
+"""What is drawn as a slice on the thread that did it, where it has no name of its own: name and category."""
+
+ELSEWHERE = {
+    Kind.BODY: "all of it is in the step",
+    Kind.STARVED: "is the device's and crosses what the thread does meanwhile: on a track of its own",
+    Kind.DEVICE_STEP: "has a length by the device's clock and no place on ours",
+    Kind.TASK_SENT: "has no length",
+    Kind.TRACED: "is on the track of the steps",
+}
+"""What is not drawn on a thread, and why. What torch.profiler saw is in its own events."""
+
 _ROLE_NAMES = {
     Role.MAIN: "main",
     Role.WORKER: "DataLoader worker",
@@ -98,10 +113,12 @@ def metadata(profile: Profile, with_steps: bool) -> Iterator[Event]:
         if process.pid in numbers:
             yield _meta(process.pid, 0, "process_labels", labels=f"iteration {numbers[process.pid][2]}")
         if main and with_steps:
-            yield from _thread(Track(process.pid, STEPS_THREAD, Role.MAIN, process.rank), "steps", -1)
+            yield from thread_names(Track(process.pid, STEPS_THREAD, Role.MAIN, process.rank), "steps", -1)
+        if main and np.any(profile.spans.kind == int(Kind.STARVED)):
+            yield from thread_names(Track(process.pid, STARVED_THREAD, Role.MAIN, process.rank), "device starved", -1)
     for track in profile.tracks:
         if track.role is not Role.DEVICE_STREAM:
-            yield from _thread(track, _ROLE_NAMES[track.role], _ROLE_ORDER[track.role])
+            yield from thread_names(track, _ROLE_NAMES[track.role], _ROLE_ORDER[track.role])
 
 
 def _worker_numbers(profile: Profile) -> dict[int, tuple[int, int, int]]:
@@ -121,7 +138,8 @@ def _process_name(process: Process, main: bool, numbers: dict[int, tuple[int, in
     return _ROLE_NAMES[Role.WORKER] if process.role is Role.WORKER else "process"
 
 
-def _thread(track: Track, name: str, order: int) -> Iterator[Event]:
+def thread_names(track: Track, name: str, order: int) -> Iterator[Event]:
+    """A thread's name and its place among those of its process."""
     yield _meta(track.pid, track.thread, "thread_name", name=name)
     yield _meta(track.pid, track.thread, "thread_sort_index", sort_index=order)
 
@@ -144,7 +162,7 @@ def slice_of(profile: Profile, spans: Spans, row: int, start_ns: int, end_ns: in
         end_ns: and ends.
     """
     kind = Kind(int(spans.kind[row]))
-    label, category = _SHOWN.get(kind, (kind.name.lower(), _LOOP))
+    label, category = SHOWN[kind]
     name = spans.names[int(spans.name_id[row])]
     track = profile.tracks[int(spans.track[row])]
     return {
@@ -209,6 +227,35 @@ def _on_steps(profile: Profile, name: str, start_ns: int, end_ns: int, args: dic
     return {"ph": "X", "cat": _STEP, "name": name, "pid": profile.main_pid, "tid": STEPS_THREAD, **times, "args": args}
 
 
+def starved_slices(profile: Profile, since_ns: int, offset_ns: int) -> Iterator[Event]:
+    """When the device of the training process had nothing to do while a batch was waited for.
+
+    Args:
+        profile: The run.
+        since_ns: What began before this, on the trace's clock, is left out.
+        offset_ns: What to add to get the trace's clock.
+    """
+    own = [number for number, track in enumerate(profile.tracks) if track.pid == profile.main_pid]
+    spans = profile.spans.of(Kind.STARVED)
+    reach = since_ns
+    rows = zip(spans.track.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), spans.value.tolist(), strict=True)
+    for track, start, end, by_device in rows:
+        begin, until = start + offset_ns, end + offset_ns
+        # A request inside a request is the same time again.
+        if track in own and reach <= begin < until:
+            reach = until
+            yield {
+                "ph": "X",
+                "cat": _WAIT,
+                "name": "nothing to do: waiting for a batch",
+                "pid": profile.main_pid,
+                "tid": STARVED_THREAD,
+                "ts": microseconds(begin),
+                "dur": microseconds(until - begin),
+                "args": {"by_its_own_clock_ms": round(by_device / 1e6, 3)},
+            }
+
+
 # ---- counters ------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +285,9 @@ def counters(profile: Profile, since_ns: int, offset_ns: int) -> Iterator[Event]
             name = f"batches ready (loader {loader_of.get((pid, iterator), '?')})"
             yield _counter(pid, name, start + offset_ns, "batches", ready)
     main = spans.where(np.isin(spans.kind, [Kind.NEXT, Kind.BODY]) & ((spans.flags & int(Flag.NESTED)) == 0))
-    yield from _cores(profile, main, "cores used", offset_ns, _LEAST_NS)
+    # Where another thread hands the batches over, nothing says what the process used between its requests.
+    if len(main.of(Kind.BODY)) * 4 >= len(main.of(Kind.NEXT)):
+        yield from _cores(profile, main, "cores used", offset_ns, _LEAST_NS)
     workers = [number for number, track in enumerate(profile.tracks) if track.role is Role.WORKER]
     made = spans.where((spans.kind == int(Kind.FETCH)) & np.isin(spans.track, workers))
     yield from _cores(profile, made, "cores used (making batches)", offset_ns, 0)

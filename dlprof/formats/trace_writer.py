@@ -6,8 +6,9 @@ Written event by event, so that memory stays bounded; opens in Perfetto, chrome:
 from __future__ import annotations
 
 import gzip
+import itertools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,18 @@ import numpy.typing as npt
 from dlprof.formats.chrome_trace import AlignedTrace, TorchFile, decoded_event
 from dlprof.formats.trace_events import (
     INNER,
+    SHOWN,
     Event,
     batch_arrows,
     counters,
     metadata,
     slice_of,
+    starved_slices,
     step_slices,
+    thread_names,
 )
 from dlprof.formats.trace_nesting import ThreadEvents, clipped
+from dlprof.formats.trace_samples import MOST_SLICES, sample_slices, sampled_threads
 from dlprof.model.kinds import Kind
 from dlprof.model.profile import Profile, Spans
 from dlprof.model.steps import Steps
@@ -51,7 +56,7 @@ class WrittenTrace:
 
     Attributes:
         size_bytes: Before compression.
-        items: Slices of single samples, and of calls inside them, that were left out for size,
+        items: Slices of single samples, of calls inside them and of looks, that were left out for size,
         spans: of other slices the oldest,
         torch_events: and the oldest of torch's.
         moved_ns: The furthest that a slice of ours was moved to nest with torch's.
@@ -123,18 +128,22 @@ def write_trace(
         sink = _Sink(file)
         sink.text(_opening(profile, path, torch, part, plan))
         # Ours come before torch's: of two that start at the same time, the first is the outer one.
-        for event in metadata(profile, steps is not None):
-            sink.event(event)
-        for event in placed.events():
-            sink.event(event)
-        for event in (*step_slices(profile, steps, plan.since_ns, offset), *counters(profile, plan.since_ns, offset)):
-            sink.event(event)
+        sink.events(metadata(profile, steps is not None))
+        sink.events(itertools.chain.from_iterable(thread_names(*each, order=50) for each in sampled_threads(profile)))
+        sink.events(placed.events())
+        since = plan.since_ns
+        looks = sample_slices(profile, since, offset)
+        sink.events(looks[-MOST_SLICES:])
+        sink.events(step_slices(profile, steps, since, offset))
+        sink.events(starved_slices(profile, since, offset))
+        sink.events(counters(profile, since, offset))
         if part is not None:
-            _copy_torch(part, profile, plan.since_ns, sink)
+            _copy_torch(part, profile, since, sink)
         sink.text(b"]}\n")
         sink.flush()
     unfinished.replace(path)
-    return WrittenTrace(sink.written, plan.items, plan.spans, plan.torch_events, placed.moved_ns)
+    items = plan.items + max(len(looks) - MOST_SLICES, 0)
+    return WrittenTrace(sink.written, items, plan.spans, plan.torch_events, placed.moved_ns)
 
 
 class _Sink:
@@ -147,8 +156,9 @@ class _Sink:
         self._first = True
         self.written = 0
 
-    def event(self, event: Event) -> None:
-        self.raw(self._encode(event))
+    def events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.raw(self._encode(event))
 
     def raw(self, event: bytes | msgspec.Raw) -> None:
         if not self._first:
@@ -192,10 +202,7 @@ def _opening(profile: Profile, path: Path, torch: AlignedTrace | None, part: _To
 
 def _plan(profile: Profile, part: _TorchPart | None, offset: int, limit: int) -> _Plan:
     spans = profile.spans
-    shown = ((spans.kind < int(Kind.OPERATOR)) | (spans.kind == int(Kind.OWN))) & ~np.isin(
-        spans.kind, [int(Kind.TASK_SENT), int(Kind.BODY)]
-    )
-    rows = np.flatnonzero(shown)
+    rows = np.flatnonzero(np.isin(spans.kind, [int(kind) for kind in SHOWN]))
     theirs = part.starts_ns if part is not None else np.empty(0, dtype=np.int64)
     each = part.bytes / max(len(theirs), 1) if part is not None else 0.0
     if _size(spans, rows).sum() + each * len(theirs) <= limit:

@@ -27,6 +27,7 @@ class Findings:
         suggested_workers: The knee among them, None with them.
         without: What the step would be with one component of the input free of cost.
         waits_ms: A mean step's wait per component, in milliseconds.
+        taking_turns: Whether workers wait for one another at a lock.
     """
 
     judgement: Judgement
@@ -41,6 +42,7 @@ class Findings:
     suggested_workers: Forecast | None
     without: dict[Component, Forecast]
     waits_ms: dict[Component, float]
+    taking_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ class Kind(IntEnum):
     """Last part of a request in which the device's stream had nothing to run; ``value`` is the device's own count."""
     DEVICE_STEP = 7
     """From one request to the next by the device's clock, in ``value``; zero length, at the first of the two."""
+    QUEUE_GET = 8
+    """The thread that trains took something from a ``queue.Queue`` that another thread fills with batches; ``value``
+    is the queue's number. Failed tries before it are part of it."""
 
     # Data work, in whichever process does it.
     FETCH = 10
@@ -59,6 +62,8 @@ class Kind(IntEnum):
     USER_HOST = 31
     USER_DEVICE = 32
     """A stand-in for an accelerator: counts as device work."""
+    USER_CALL = 33
+    """A call, within data work, of a function that ``--span`` names: counts as whatever it is called from."""
 
     # What torch.profiler saw.
     OPERATOR = 40
@@ -76,6 +81,22 @@ class Kind(IntEnum):
     """dlprof's own work in the script's process, such as starting the profiler."""
     TRACED = 61
     """torch.profiler was on."""
+
+
+class Doing(IntEnum):
+    """What a thread was doing at the moment it was looked at. The numbers are written to sample files."""
+
+    RUNNING = 0
+    """On a core, or waiting for one."""
+    DISK = 1
+    """In a system call on a file or a file system."""
+    PIPE = 2
+    SOCKET = 3
+    LOCK = 4
+    SLEEP = 5
+    PAGE_FAULT = 6
+    """Blocked outside a system call: a page of a memory-mapped file is being read."""
+    OTHER = 7
 
 
 class Role(StrEnum):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dlprof.model.intervals import Intervals, union
 from dlprof.model.kinds import ExitReason, Kind, Role
+from dlprof.model.machine import Machine
 
 Column = npt.NDArray[np.int64]
 
@@ -114,6 +115,79 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame of a stack.
+
+    Attributes:
+        file: As the code object names it.
+        line: Line number, from 1.
+        function: Qualified name.
+        source: Text of the line, empty where it could not be read.
+        is_user: Whether it is the user's code: none of the standard library's, of installed packages' or of dlprof's.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str
+    is_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Where a thread was.
+
+    Attributes:
+        frames: The innermost first; while a batch was made only those of the making.
+        in_fetch: Whether a batch was being made.
+    """
+
+    frames: tuple[Frame, ...]
+    in_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What threads were doing when they were looked at, as columns of shape ``(n,)``, by track in the order of time.
+
+    Attributes:
+        at_ns: When.
+        track: Index into the profile's tracks.
+        on_cpu_ns: The thread's CPU time since it began.
+        runnable_ns: Its wait for a core since it began.
+        doing: A ``Doing``.
+        stack: Index into ``stacks``.
+        stacks: Where threads were; the first one is not known.
+    """
+
+    at_ns: Column
+    track: Column
+    on_cpu_ns: Column
+    runnable_ns: Column
+    doing: Column
+    stack: Column
+    stacks: tuple[Stack, ...] = (Stack((), in_fetch=False),)
+
+    COLUMNS = ("at_ns", "track", "on_cpu_ns", "runnable_ns", "doing", "stack")
+
+    def __post_init__(self) -> None:
+        sizes = {len(getattr(self, name)) for name in self.COLUMNS}
+        if len(sizes) > 1:
+            raise ValueError(f"columns of different lengths: {sorted(sizes)}")
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    def where(self, mask: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Samples:
+        """The looks that ``mask`` (or an index array) selects, in that order."""
+        return Samples(**{name: getattr(self, name)[mask] for name in self.COLUMNS}, stacks=self.stacks)
+
+
+_NOTHING: Column = np.empty(0, dtype=np.int64)
+NO_SAMPLES = Samples(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
 class Loader:
     """A DataLoader of one process. ``settings`` are those in force."""
 
@@ -149,6 +223,23 @@ class BatchShape:
     size_bytes: int
     samples: int | None
     others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Pad tokens among the tokens of some batches of a loader.
+
+    Attributes:
+        loader: The loader's number.
+        batches: Batches that were counted.
+        tokens: Tokens that were looked at in them,
+        pad_tokens: and those of them that fill up.
+    """
+
+    loader: int
+    batches: int
+    tokens: int
+    pad_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +335,10 @@ class Profile:
         device_name: Model of the accelerator.
         lost_spans: Spans that could not be recorded.
         notices: Whatever else a reader has to know.
+        samples: What threads were doing.
+        looking_cpu_ns: CPU time that looking at them took, in whichever process.
+        machine: Its processes' counters and the machine's load, None where nobody watched from outside.
+        padding: Pad tokens in the batches of a loader.
     """
 
     run: RunFacts
@@ -260,3 +355,7 @@ class Profile:
     device_name: str | None
     lost_spans: int
     notices: tuple[Notice, ...]
+    samples: Samples = NO_SAMPLES
+    looking_cpu_ns: int = 0
+    machine: Machine | None = None
+    padding: tuple[Padding, ...] = ()

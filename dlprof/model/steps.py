@@ -85,6 +85,9 @@ class Steps:
         inference: There are batches and no optimizer step.
         incomplete: Batches taken that did not become a step (the last before a ``break``, the run's end).
         phases: Iterations over other loaders, in order; their time is in no step.
+        handed_over: Another thread than the one that trains requests the batches. A step then begins where the
+            training thread takes a batch from a queue, or, where that was not seen, where its optimizer has stepped.
+        wait_unseen: How long the training thread waits for its batches could not be told: no step has a wait.
     """
 
     all: tuple[Step, ...]
@@ -92,6 +95,8 @@ class Steps:
     inference: bool
     incomplete: int
     phases: tuple[Phase, ...] = ()
+    handed_over: bool = False
+    wait_unseen: bool = False
 
     @property
     def measured(self) -> tuple[Step, ...]:

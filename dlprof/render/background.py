@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.model.report import Report
@@ -22,6 +22,7 @@ from dlprof.render.plain import name, setting, text
 
 ENVIRONMENT_ROWS = 60
 RANK_ROWS = 64
+GPUS = 16
 
 
 def background(report: Report) -> list[Section | None]:
@@ -62,11 +63,76 @@ def _settings(report: Report) -> Section | None:
 
 
 def _environment(report: Report) -> Section | None:
-    facts = [Fact(*labelled(key, value)) for key, value in flat(report.environment)]
+    gpus = report.environment.get("gpus")
+    others = {key: value for key, value in report.environment.items() if key not in ("gpus", "spans")}
+    facts = [Fact(*labelled(key, value)) for key, value in flat(others)]
     if report.run.command:
         facts.insert(0, Fact("command", name(" ".join(report.run.command), 400)))
     facts.insert(0, Fact("host", name(report.host, 80)))
-    return Section("environment", "Environment", (Facts("Machine and software", tuple(facts[:ENVIRONMENT_ROWS])),))
+    machine = Facts("Machine and software", tuple(facts[:ENVIRONMENT_ROWS]))
+    return Section("environment", "Environment", (machine, *gpu_facts(gpus if isinstance(gpus, list) else [])))
+
+
+def gpu_facts(gpus: Sequence[Any]) -> list[Facts]:
+    """One list a GPU that the run used, as the driver told of it; what it did not tell is left out.
+
+    Args:
+        gpus: ``environment["gpus"]`` of a report, as ``dlprof.capture.nvml.load_gpus`` makes it.
+    """
+    shown = []
+    for gpu in [each for each in gpus if isinstance(each, dict)][:GPUS]:
+        values = {
+            "Memory used, at most": _of(size_bytes, gpu, "memory_used_max_bytes", "memory_total_bytes"),
+            "Memory of this run, at most": _of(size_bytes, gpu, "memory_of_run_max_bytes", "memory_total_bytes"),
+            "Kernels ran (of any process)": _utilisation(gpu),
+            "PCIe link": _pcie(gpu),
+            "Received over PCIe": _received(gpu),
+            "Other processes on it, at most": _of(count, gpu, "other_processes_max"),
+            "Divided (MIG)": "yes" if gpu.get("mig") else None,
+            "Why it is shown": _why_shown(gpu),
+        }
+        which = f"GPU {setting(gpu['index'])}" if gpu.get("index") is not None else "GPU"
+        model = Fact(which, name(gpu["name"], 80) if gpu.get("name") else "model not known")
+        shown.append(Facts(which, (model, *(Fact(label, said) for label, said in values.items() if said is not None))))
+    return shown
+
+
+def _of(shown: Callable[[float | None], str], gpu: Mapping[str, Any], key: str, whole: str | None = None) -> str | None:
+    value, total = gpu.get(key), gpu.get(whole) if whole else None
+    if not is_number(value):
+        return None
+    return f"{shown(value)} of {shown(total)}" if is_number(total) else shown(value)
+
+
+def _utilisation(gpu: Mapping[str, Any]) -> str | None:
+    ratio, samples = gpu.get("utilization_mean_ratio"), gpu.get("utilization_samples")
+    if not is_number(ratio):
+        return None
+    return f"{percent(ratio)} of the time" + (f", {count(samples)} samples" if is_number(samples) else "")
+
+
+def _pcie(gpu: Mapping[str, Any]) -> str | None:
+    link, best = gpu.get("pcie_link"), gpu.get("pcie_link_max")
+    if not link:
+        return f"up to {_link(best)}" if best else None
+    return _link(link) + (f"; it can do {_link(best)}" if best and best != link else "")
+
+
+def _link(link: Any) -> str:
+    """``4 x16`` in words."""
+    generation, _, width = text(str(link), 20).partition(" x")
+    return f"generation {generation}, {width} lanes" if width else generation
+
+
+def _received(gpu: Mapping[str, Any]) -> str | None:
+    rates = {"mean": gpu.get("pcie_received_mean_bytes_per_s"), "at most": gpu.get("pcie_received_max_bytes_per_s")}
+    return ", ".join(f"{how} {size_bytes(rate)}/s" for how, rate in rates.items() if is_number(rate)) or None
+
+
+def _why_shown(gpu: Mapping[str, Any]) -> str | None:
+    if gpu.get("matched_by") != "visible":
+        return None
+    return "the run may see it; which one it used, the driver does not say here"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

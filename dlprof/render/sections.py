@@ -55,6 +55,9 @@ def build(report: Report, more_advice: Sequence[AdviceView]) -> tuple[Section, .
     return tuple(section for section in found if section is not None)
 
 
+_NAMED_WHERE = {"data": "making batches", "host": "the training loop", "device": "the device"}
+
+
 def table(
     caption: str, head: tuple[str, ...], columns: str, rows: Sequence[tuple[str, ...]], limit: int = ROWS_AT_MOST
 ) -> Table:
@@ -84,8 +87,8 @@ def _more_advice(advice: Sequence[AdviceView]) -> Section | None:
 
 
 def _parts(report: Report) -> Section | None:
-    budget, totals = _budget(report), _totals(report)
-    return Section("parts", "Parts of the step", (*budget, *totals)) if budget or totals else None
+    blocks = (*_budget(report), *_totals(report), *_named(report))
+    return Section("parts", "Parts of the step", blocks) if blocks else None
 
 
 def _budget(report: Report) -> list[Block]:
@@ -197,8 +200,11 @@ def _hot_lines(data: Input) -> list[Block]:
         )
         for line in sorted(data.hot_lines, key=lambda line: -line.share)
     ]
-    head = ("Where", "Function", "Line", "Share of data work", "State")
-    return [table("Lines that take the time", head, "cccnt", rows, 10)]
+    head = ("Where", "Function", "Line", "Share", "State")
+    about = (
+        "Lines of your code in data work and in the training loop's own Python, with their share of the time in both."
+    )
+    return [Prose(about), table("Lines that take the time", head, "cccnt", rows, 10)]
 
 
 def _workers(data: Input) -> list[Block]:
@@ -255,6 +261,20 @@ def _totals(report: Report) -> list[Block]:
         text += f" Not seen: {', '.join(missing)}."
     head = ("Activity", "ms per batch", "calls")
     return [Prose(text), table("Activities, overlapped or not", head, "tnn", rows)]
+
+
+def _named(report: Report) -> list[Block]:
+    """Functions and parts that the user has named."""
+    rows = report.environment.get("spans")
+    if not isinstance(rows, list) or not rows:
+        return []
+    times, alone = (column(row[key] for row in rows) for key in ("ms_per_batch", "self_ms_per_batch"))
+    cells = [
+        (name(row["name"], 70), _NAMED_WHERE.get(row["where"], ""), ms, own, count(row["calls"]))
+        for row, ms, own in zip(rows, times, alone, strict=True)
+    ]
+    head = ("Name", "Called in", "ms per batch", "of it itself, ms", "calls")
+    return [table("Named by you (--span, dlprof.span)", head, "ctnnn", cells, 20)]
 
 
 def _forecast(report: Report) -> Section | None:

@@ -82,6 +82,7 @@ def headline(
     device: str,
     *,
     reason: str | None = None,
+    line: str | None = None,
 ) -> str:
     """The one sentence that a report opens with.
 
@@ -94,6 +95,7 @@ def headline(
         budget: Rows of the budget, in any order; may be empty.
         device: As in ``run.device``.
         reason: For ``inconclusive``: why, as `inconclusive_reason` words it.
+        line: Where in the user's code most of it is spent, as ``file:line``.
     """
     probably = "probably " if confidence is Confidence.LOW else ""
     if bottleneck is Bottleneck.DEVICE_COMPUTE:
@@ -114,6 +116,7 @@ def headline(
         opening=sentence(entry["opening"], probably=probably),
         subject=subject,
         amount=amount,
+        line=line or "",
     )
 
 
@@ -190,6 +193,8 @@ def confidence_reason(confidence: Confidence, steps: int, notices: Sequence[str]
         slug = "drift"
     elif "simulator-off" in notices:
         slug = "simulator-off"
+    elif "script-ahead" in notices:
+        slug = "script-ahead"
     elif "cores-busy" in notices:
         slug = "cores-busy"
     elif {"no-trace", "trace-skipped-user-profiler"} & set(notices):

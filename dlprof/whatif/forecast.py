@@ -7,7 +7,7 @@ a bootstrap over the measured batches, and of the model where it was not measure
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -75,13 +75,15 @@ class Removal:
 
     Attributes:
         components: Saved share per component, 0 to 1 but for simulation noise.
-        bottlenecks: Saved share per bottleneck, all its components removed together.
+        bottlenecks: Saved share per bottleneck of the input, all its components removed together.
+        outside: Saved share per bottleneck outside the input.
         all_input: Saved share when batches cost nothing.
         calibration_error: Simulated over measured step at the settings in force, minus 1.
     """
 
     components: dict[Component, Interval]
     bottlenecks: dict[Bottleneck, Interval]
+    outside: dict[Bottleneck, Interval]
     all_input: Interval
     calibration_error: float
 
@@ -152,11 +154,12 @@ def knee(forecasts: Sequence[Forecast]) -> Forecast:
     return forecasts[-1]
 
 
-def removal(pipeline: Pipeline) -> Removal:
+def removal(pipeline: Pipeline, outside: Mapping[Bottleneck, float]) -> Removal:
     """What each component, each bottleneck and all input together cost the mean step.
 
     Args:
         pipeline: What was measured; at least one batch.
+        outside: Of each bottleneck outside the input its share of the step outside the request for a batch.
 
     Returns:
         Saved shares of the step, with the 5th, 50th and 95th percentile of the bootstrap.
@@ -167,13 +170,15 @@ def removal(pipeline: Pipeline) -> Removal:
         groups.setdefault(BOTTLENECK_OF[component], []).append(component)
     now = in_force(pipeline)
     removed: list[Collection[Component]] = [*([it] for it in components), *groups.values()]
-    scenarios = [*(now.without(it) for it in removed), replace(now, without_input=True)]
+    shorter = [replace(now, main=1 - share) for share in outside.values()]
+    scenarios = [*(now.without(it) for it in removed), *shorter, replace(now, without_input=True)]
     simulated = simulate_calibrated(pipeline, scenarios)
     saved = [_interval(1 - ratio) for ratio in simulated.ratio]
     count = len(components)
     return Removal(
         components=dict(zip(components, saved[:count], strict=True)),
-        bottlenecks=dict(zip(groups, saved[count:-1], strict=True)),
+        bottlenecks=dict(zip(groups, saved[count:], strict=False)),
+        outside=dict(zip(outside, saved[count + len(groups) :], strict=False)),
         all_input=saved[-1],
         calibration_error=simulated.error_ratio,
     )

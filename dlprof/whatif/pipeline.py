@@ -64,8 +64,9 @@ class Scenario:
         in_order: Whether batches are returned in the order of their indices.
         scale: Factor on the time of a component, from 0 (removed); 1 where it is not named. ``PICKLE`` stands
             for the worker's side of the hand-over, ``UNPICKLE`` for the main process's.
-        without_input: The training loop gets its batches at no cost; the other attributes have no meaning
+        without_input: The training loop gets its batches at no cost; the attributes before this one have no meaning
             then.
+        main: Factor on the step outside the request for a batch.
     """
 
     workers: int
@@ -73,6 +74,7 @@ class Scenario:
     in_order: bool = True
     scale: Mapping[Component, float] = field(default_factory=dict)
     without_input: bool = False
+    main: float = 1.0
 
     def without(self, components: Collection[Component]) -> Scenario:
         """The same settings with these components taking no time."""
@@ -134,7 +136,7 @@ def simulate_calibrated(
         if _queued(scenario) or not pipeline.workers:
             others[row] *= to_measured
         if _queued(scenario) and scenario != now:
-            others[row] = np.maximum(others[row], steps[-1])
+            others[row] = np.maximum(others[row], steps[-1] * scenario.main)
     baseline = steps[0] * to_measured
     return Simulated(others / baseline, baseline, fit.error_ratio)
 
@@ -171,7 +173,7 @@ def _simulate(
     pipeline: Pipeline, scenarios: Sequence[Scenario], draws: Ints, *, late_ns: float = 0.0
 ) -> tuple[Floats, Floats]:
     """The step and its main part; shape ``(scenarios, replicas)`` both. ``late_ns``: blocked per batch received."""
-    main = np.tile(pipeline.main_wall_ns[draws].mean(axis=1), (len(scenarios), 1))
+    main = pipeline.main_wall_ns[draws].mean(axis=1) * np.array([[it.main] for it in scenarios])
     step = main.copy()
     queued = [row for row, it in enumerate(scenarios) if _queued(it)]
     for row, scenario in enumerate(scenarios):
@@ -259,7 +261,8 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
     """What each batch costs with workers, in each scenario.
 
     With a phase's CPU time goes the same share of the hand-over on both sides: measured on CPU-bound loaders,
-    a removal's saving is 10 % off with this and 38 % without (method.md, section 7).
+    a removal's saving is 10 % off with this and 38 % without (method.md, section 7). But no more than was removed: to
+    hand over thousands of small tensors costs as much however little it took to make them.
     """
     made, main, threads = _by_place(pipeline.parts)
     batches = pipeline.step_ns.size
@@ -269,15 +272,23 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
         all_cpu, _ = _total(made)
         cpu, blocked = _total(made, scale)
         kept = np.divide(cpu, all_cpu, out=np.ones_like(all_cpu), where=all_cpu > 0)
-        handover = pipeline.handover_cpu_ns * kept * scale.get(Component.PICKLE, 1.0)
-        receive = pipeline.receive_cpu_ns * kept * scale.get(Component.UNPICKLE, 1.0)
+        removed = all_cpu - cpu
+        handover = _less(pipeline.handover_cpu_ns, kept, removed) * scale.get(Component.PICKLE, 1.0)
+        receive = _less(pipeline.receive_cpu_ns, kept, removed) * scale.get(Component.UNPICKLE, 1.0)
         handover = handover + _sum(_total(threads, scale))
         receive = receive + _sum(_total(main, scale))
         late = np.full(batches, late_ns)
         columns.append([np.broadcast_to(it, (batches,)) for it in (blocked, cpu, handover, late, receive)])
     shape = (len(scenarios), batches)
-    step = [np.ascontiguousarray(np.broadcast_to(it, shape)) for it in _main_phases(pipeline)]
+    factor = np.array([[scenario.main] for scenario in scenarios])
+    blocked, on_cpu, width = _main_phases(pipeline)
+    step = [blocked * factor, on_cpu * factor, np.ascontiguousarray(np.broadcast_to(width, shape))]
     return Jobs(*(np.stack(it) for it in zip(*columns, strict=True)), *step)
+
+
+def _less(cost: Nanoseconds, kept: Nanoseconds, removed: Nanoseconds) -> Nanoseconds:
+    shorter: Nanoseconds = np.maximum(cost * kept, cost - removed)
+    return shorter
 
 
 def _main_phases(pipeline: Pipeline) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:

@@ -23,11 +23,12 @@ INPUT = ("storage_io", "cpu_preprocessing", "loader_overhead", "input_pipeline")
 LIMIT_S = 180
 _FIND_GPU = """
 import torch
-found = torch.accelerator.current_accelerator(check_available=True) if hasattr(torch, "accelerator") else None
-found = found or ("cuda" if torch.cuda.is_available() else None)
-name = getattr(torch, str(found)).get_device_name(0) if found else ""
+from states import accelerator
+found = accelerator()
+name = getattr(torch, found).get_device_name(0) if found else ""
 print(torch.__version__, found or "", name, sep="|")
 """
+_DRIVER = Path("/dev/nvidiactl")
 
 Report = dict[str, Any]
 Evidence = Callable[[Report], str | None]
@@ -130,14 +131,46 @@ def faults_between(reports: dict[str, Report]) -> list[str]:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
+def environment() -> dict[str, str]:
+    """Where Python finds dlprof: an installed one, or the wheel's in a kit, goes before this checkout's."""
+    path = filter(None, [os.environ.get("PYTHONPATH"), str(STATES.parents[2])])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def what_is_missing() -> str | None:
+    """Why nothing can be run with this Python, None where all is there."""
+    # This file is run by whatever Python an image has.
+    if sys.version_info < (3, 11):  # noqa: UP036
+        return f"dlprof needs Python 3.11; this is {sys.version.split()[0]}. Name another: make gpu-check PYTHON=..."
+    # Away from the checkout, whose dlprof Python would take first.
+    command = [sys.executable, "-c", "import numpy, torch, dlprof.cli.main, dlprof.api"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(), cwd=tempfile.gettempdir()
+    )
+    if not done.returncode:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return (
+        f"{lines[-1] if lines else done.returncode} ({sys.executable}). torch and numpy are the machine's own; the "
+        "rest is in the folder that make gpu-kit fills, on a machine with a network, with KIT_PYTHON="
+        f"{sys.version_info.major}.{sys.version_info.minor}."
+    )
+
+
 def find_gpu() -> tuple[str, str, str] | None:
     """Version of torch, device type and name; None without a device. Asked in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", _FIND_GPU], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", _FIND_GPU]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=STATES.parent)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         print(f"torch cannot be used: {lines[-1] if lines else done.returncode}")
         return None
     version, kind, name = done.stdout.strip().splitlines()[-1].split("|")
+    if not kind and _DRIVER.exists():
+        print(
+            f"There is an NVIDIA driver, but torch {version} of {sys.executable} does not use it. For another Python: "
+            "make gpu-check VENV=none PYTHON=..."
+        )
     return (version, kind, name) if kind else None
 
 
@@ -149,9 +182,6 @@ def profile(state: str, folder: Path, *, steps: int, trace_steps: int, script: I
     """
     command = [sys.executable, "-m", "dlprof", "run", "--steps", str(steps), "--trace-steps", str(trace_steps)]
     command += ["--format", "json", "--out", str(folder), "--", sys.executable, str(STATES), state, *script]
-    checkout = str(Path(__file__).parents[2])
-    # An installed dlprof, or the wheel's in a kit, goes before this checkout's.
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), checkout]))
     done = subprocess.run(
         command,
         capture_output=True,
@@ -159,7 +189,9 @@ def profile(state: str, folder: Path, *, steps: int, trace_steps: int, script: I
         check=False,
         timeout=LIMIT_S,
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": path},
+        env=environment(),
+        # Python looks for dlprof in the working folder first: it must not be the checkout.
+        cwd=folder.parent,
     )
     file = folder / "report.json"
     if done.returncode or not file.exists():
@@ -201,6 +233,10 @@ def main() -> int:
     unknown = set(asked.states) - set(TRUTHS)
     if unknown:
         parser.error(f"no state {', '.join(sorted(unknown))}")
+    missing = what_is_missing()
+    if missing is not None:
+        print(f"gpu-check: {missing}")
+        return 1
     gpu = find_gpu()
     if gpu is None and asked.device != "cpu":
         print("gpu-check: SKIPPED, torch finds no GPU here. Nothing was checked.")
@@ -208,12 +244,13 @@ def main() -> int:
     if gpu is not None:
         print("torch {}, {} {}".format(*gpu))
     judged = asked.device != "cpu"
-    script = ["--device", asked.device] if asked.device else []
+    device = asked.device or (gpu[1] if gpu is not None else None)
+    script = ["--device", device] if device else []
     print(f"{'state':16}  {'truth':18}  {'verdict':36}  share  step [ms]   busy    GB/s")
     wrong = 0
     reports: dict[str, Report] = {}
     with tempfile.TemporaryDirectory(prefix="dlprof-gpu-check-") as scratch:
-        folder = asked.keep or Path(scratch)
+        folder = (asked.keep or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for state in asked.states or TRUTHS:
             begin = time.monotonic()

@@ -61,13 +61,21 @@ def pageable_copies(device: torch.device) -> Iterable[object]:
 
 
 def pinned_copies(device: torch.device) -> Iterable[object]:
-    """The same copies from pinned memory."""
-    yield from _copies(device, pinned=True)
+    """The same copies from pinned memory, which the host does not wait for."""
+    yield from _looked_at_now_and_then(_copies(device, pinned=True))
 
 
 def compute_bound(device: torch.device) -> Iterable[object]:
-    """The device multiplies matrices; the host looks at the loss every tenth step, as scripts that log do."""
-    for index, loss in enumerate(_multiply(device)):
+    """The device multiplies matrices, which the host does not wait for."""
+    yield from _looked_at_now_and_then(_multiply(device))
+
+
+def _looked_at_now_and_then(losses: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """The host looks at every tenth loss, as scripts that log do.
+
+    Without that a host that only launches would be done with the whole run before the device is with its first steps.
+    """
+    for index, loss in enumerate(losses):
         if index % 10 == 0:
             loss.item()
         yield loss
@@ -93,6 +101,14 @@ STATES: dict[str, Callable[[torch.device], Iterable[object]]] = {
     "launch-bound": launch_bound,
     "item-each-step": item_each_step,
 }
+
+
+def accelerator() -> str | None:
+    """The accelerator's type, None without one; also with versions of torch that have no ``torch.accelerator``."""
+    if torch.cuda.is_available():
+        return "cuda"
+    found = getattr(torch, "accelerator", None)
+    return found.current_accelerator().type if found is not None and found.is_available() else None
 
 
 def _batches(data: Dataset, size: int | None) -> DataLoader:
@@ -156,7 +172,7 @@ def _repetitions(matrix: torch.Tensor, device: torch.device) -> int:
         begin = time.perf_counter()
         for _ in range(10):
             matrix @ matrix
-        torch.accelerator.synchronize()
+        getattr(torch, device.type).synchronize()
         each = (time.perf_counter() - begin) / 10
     return max(1, round(BUSY_S / each))
 
@@ -168,7 +184,7 @@ def main() -> None:
     parser.add_argument("--device", help="by default the accelerator")
     parser.add_argument("--batches", type=int, default=100_000, help="end after so many")
     asked = parser.parse_args()
-    device = torch.device(asked.device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    device = torch.device(asked.device or accelerator() or "cpu")
     torch.manual_seed(0)
     for name in STATES if asked.state == "all" else [asked.state]:
         for _, index in zip(STATES[name](device), range(1, asked.batches + 1), strict=False):

@@ -102,3 +102,23 @@ def test_without_a_gpu_it_says_so_and_is_no_failure():
 def test_a_state_that_there_is_not_is_refused():
     done = subprocess.run([sys.executable, str(FOLDER / "check.py"), "fast"], capture_output=True, text=True)
     assert done.returncode == 2
+
+
+def test_a_python_without_what_dlprof_needs_is_told_where_to_get_it(monkeypatch, tmp_path):
+    assert check.what_is_missing() is None
+    (tmp_path / "msgspec.py").write_text("raise ModuleNotFoundError('no msgspec here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = check.what_is_missing()
+    assert "no msgspec here" in said
+    assert "make gpu-kit" in said
+
+
+def test_the_wheel_is_checked_and_not_the_checkout(monkeypatch, tmp_path):
+    # As in a kit; from within the checkout, as make runs it.
+    (tmp_path / "dlprof").mkdir()
+    (tmp_path / "dlprof" / "__init__.py").write_text("raise ImportError('of the kit')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(FOLDER.parents[1])
+    assert "of the kit" in check.what_is_missing()
+    with pytest.raises(RuntimeError, match="of the kit"):
+        check.profile("launch-bound", tmp_path / "run", steps=3, trace_steps=0)

@@ -265,6 +265,8 @@ def test_ctrl_c_ends_only_the_analysis() -> None:
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # What starts the tests may ignore the signal, as a shell does in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stderr is not None
     for line in process.stderr:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_TRYING, advise
+from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_CODING, WORTH_TRYING, advise
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Breakdown, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
@@ -201,9 +201,9 @@ def test_the_evidence_says_how_long_the_part_is_waited_for():
 
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
-def test_a_part_is_worth_it_from_five_percent_on(rule, component):
-    assert isinstance(answer(rule, findings(without={component: WORTH_TRYING})), Advice)
-    assert_is_refusal(answer(rule, findings(without={component: WORTH_TRYING - JUST_BELOW})), "small-gain")
+def test_a_part_is_worth_it_from_ten_percent_on(rule, component):
+    assert isinstance(answer(rule, findings(without={component: WORTH_CODING})), Advice)
+    assert_is_refusal(answer(rule, findings(without={component: WORTH_CODING - JUST_BELOW})), "small-gain")
     assert_is_refusal(answer(rule, findings(without={component: forecast(0, 1.2, spread=0.2)})), "small-gain")
 
 

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import FIRST_WORKER_PID, MAIN_PID, Span, ms, profile, recorded, shifted, spans, step, us
+from builders import (
+    FIRST_WORKER_PID,
+    MAIN_PID,
+    Look,
+    Span,
+    looked_at,
+    ms,
+    profile,
+    recorded,
+    shifted,
+    spans,
+    step,
+    us,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.analysis.components import PARTS, Fetches, find_fetches, self_time
-from dlprof.model.kinds import Component, Kind, Role
+from dlprof.model.kinds import Component, Doing, Kind, Role
 from dlprof.model.profile import Track
 
 
@@ -201,6 +214,150 @@ def test_cpu_time_that_was_not_known_counts_as_none():
     assert (found.cpu_ns.sum(), found.no_core_ns.sum(), found.blocked_ns().sum()) == (0, 0, 100)
 
 
+# ---- what it was blocked on ------------------------------------------------------------------------------------------
+
+
+def one_seen(length: int, *inner: Span, looks: list[Look], on_cpu: int = 0, helpers: int = 0) -> Fetches:
+    whole = Span(
+        Kind.FETCH, 0, length, batch=0, iterator=1, on_cpu_ns=on_cpu, runnable_ns=0, process_cpu_ns=on_cpu + helpers
+    )
+    return find_fetches(looked_at(recorded([*inner, whole]), *looks))
+
+
+def seen(*doings: Doing, every: int = ms(10)) -> list[Look]:
+    """Looks at equal distances, the first at the begin of the fetch and not counted."""
+    return [Look(0, Doing.RUNNING), *(Look((place + 1) * every, doing) for place, doing in enumerate(doings))]
+
+
+@pytest.mark.parametrize(
+    ("doing", "component"),
+    [
+        (Doing.DISK, Component.STORAGE_IO),
+        (Doing.SOCKET, Component.STORAGE_IO),
+        (Doing.PAGE_FAULT, Component.STORAGE_IO),
+        (Doing.LOCK, Component.LOCK_WAIT),
+        (Doing.SLEEP, Component.SLEEP),
+        (Doing.PIPE, Component.DATASET_GETITEM),
+        (Doing.OTHER, Component.DATASET_GETITEM),
+    ],
+)
+def test_blocked_time_goes_to_what_the_thread_was_seen_blocked_on(doing, component):
+    found = one_seen(ms(100), looks=seen(doing, doing, doing), on_cpu=ms(30))
+    expected = {Component.DATASET_GETITEM: 30.0, component: 70.0}
+    expected = {Component.DATASET_GETITEM: 100.0} if component is Component.DATASET_GETITEM else expected
+    assert wall_ms(found) == pytest.approx(expected)
+    assert cpu_ms(found) == {Component.DATASET_GETITEM: 30}
+
+
+def test_blocked_time_is_divided_as_it_was_seen():
+    found = one_seen(ms(100), looks=seen(Doing.DISK, Doing.DISK, Doing.LOCK, Doing.SLEEP, Doing.OTHER))
+    assert wall_ms(found) == pytest.approx(
+        {
+            Component.STORAGE_IO: 40,
+            Component.LOCK_WAIT: 20,
+            Component.SLEEP: 20,
+            Component.DATASET_GETITEM: 20,
+        }
+    )
+
+
+def test_looks_at_a_running_thread_say_nothing_of_what_it_is_blocked_on():
+    looks = seen(Doing.RUNNING, Doing.RUNNING, Doing.DISK, Doing.DISK, Doing.DISK, Doing.RUNNING)
+    assert wall_ms(one_seen(ms(100), looks=looks)) == pytest.approx({Component.STORAGE_IO: 100})
+
+
+def test_few_looks_tell_nothing():
+    whole = {Component.DATASET_GETITEM: 100.0}
+    assert wall_ms(one_seen(ms(100), looks=seen(Doing.DISK, Doing.DISK))) == pytest.approx(whole)
+    assert wall_ms(one_seen(ms(100), looks=[])) == pytest.approx(whole)
+    assert wall_ms(one_seen(ms(100), looks=seen(*[Doing.RUNNING] * 9))) == pytest.approx(whole)
+
+
+def test_looks_outside_of_batches_tell_nothing():
+    looks = [Look(ms(100) + place * ms(1), Doing.DISK) for place in range(9)]
+    assert wall_ms(one_seen(ms(100), looks=looks)) == pytest.approx({Component.DATASET_GETITEM: 100})
+
+
+def test_looks_at_another_thread_tell_nothing():
+    looks = [Look(place * ms(1), Doing.DISK, track=1) for place in range(9)]
+    assert wall_ms(one_seen(ms(100), looks=looks)) == pytest.approx({Component.DATASET_GETITEM: 100})
+
+
+def test_a_component_is_blocked_on_what_was_seen_within_it():
+    found = one_seen(
+        ms(120),
+        Span(Kind.TOKENIZER, ms(25), ms(65), on_cpu_ns=ms(10)),
+        Span(Kind.COLLATE, ms(15), ms(75), on_cpu_ns=ms(10)),
+        looks=seen(
+            Doing.SLEEP,
+            Doing.LOCK,
+            *[Doing.DISK] * 4,
+            Doing.LOCK,
+            *[Doing.SLEEP] * 4,
+        ),
+        on_cpu=ms(10),
+    )
+    # Of collate_fn's own twenty milliseconds two looks are not enough to tell.
+    assert wall_ms(found) == pytest.approx(
+        {
+            Component.TOKENIZER: 10,
+            Component.STORAGE_IO: 30,
+            Component.COLLATE_FN: 20,
+            Component.SLEEP: 60,
+        }
+    )
+
+
+def test_what_is_inside_has_the_last_word_whatever_the_order():
+    outer = Span(Kind.GETITEM, 0, ms(80))
+    middle = Span(Kind.TRANSFORM, ms(5), ms(75), on_cpu_ns=0)
+    inner = Span(Kind.DECODE, ms(8), ms(42), on_cpu_ns=0)
+    found = one_seen(ms(80), inner, middle, outer, looks=seen(*[Doing.DISK] * 4, *[Doing.SLEEP] * 3))
+    assert wall_ms(found) == pytest.approx(
+        {Component.STORAGE_IO: 34, Component.SLEEP: 36, Component.DATASET_GETITEM: 10}
+    )
+
+
+def test_a_tokenizer_in_collate_that_fills_it_is_what_is_blocked():
+    tokenizer, collate = Span(Kind.TOKENIZER, 0, ms(50), on_cpu_ns=0), Span(Kind.COLLATE, 0, ms(50), on_cpu_ns=0)
+    found = one_seen(ms(50), tokenizer, collate, looks=seen(*[Doing.DISK] * 4))
+    assert wall_ms(found) == pytest.approx({Component.STORAGE_IO: 50})
+
+
+def test_a_thread_that_waits_for_its_own_helpers_waits_for_no_lock():
+    for helpers, lock in ((0, 90), (30, 60), (90, 0), (400, 0)):
+        found = one_seen(ms(100), looks=seen(*[Doing.LOCK] * 9), on_cpu=ms(10), helpers=ms(helpers))
+        assert wall_ms(found).get(Component.LOCK_WAIT, 0) == pytest.approx(lock)
+        assert found.wall_ns.sum() == pytest.approx(ms(100))
+
+
+def test_helpers_leave_reads_and_sleep_what_they_are():
+    found = one_seen(ms(100), looks=seen(*[Doing.DISK] * 4, *[Doing.SLEEP] * 4), helpers=ms(500))
+    assert wall_ms(found) == pytest.approx({Component.STORAGE_IO: 50, Component.SLEEP: 50})
+
+
+def test_of_each_batch_as_much_is_moved_as_it_was_blocked():
+    rows = [
+        Span(Kind.FETCH, 0, ms(40), batch=0, iterator=1, on_cpu_ns=ms(40)),
+        Span(Kind.FETCH, ms(40), ms(80), batch=1, iterator=1, on_cpu_ns=ms(10), runnable_ns=ms(5)),
+    ]
+    looks = [Look(ms(40), Doing.RUNNING), *(Look(ms(40 + 10 * place), Doing.DISK) for place in (1, 2, 3))]
+    found = find_fetches(looked_at(recorded(rows), *looks))
+    assert wall_ms(found, 0) == {Component.DATASET_GETITEM: 40}
+    assert wall_ms(found, 1) == pytest.approx({Component.DATASET_GETITEM: 15, Component.STORAGE_IO: 25})
+
+
+def test_blocked_time_is_still_blocked_where_it_has_been_moved_to():
+    made = profile(step(getitem=ms(10), tokenizer=ms(10), blocked=ms(8), no_core=ms(2)) * 3)
+    start = int(made.spans.of(Kind.FETCH).start_ns[0])
+    looks = [Look(start + place * ms(1), Doing.DISK) for place in range(1, 20)]
+    before, after = find_fetches(made), find_fetches(looked_at(made, *looks))
+    assert after.blocked_ns().sum() == pytest.approx(before.blocked_ns().sum())
+    assert (after.cpu_ns == before.cpu_ns).all()
+    assert (after.no_core_ns == before.no_core_ns).all()
+    assert wall_ms(after)[Component.STORAGE_IO] == pytest.approx(8)
+
+
 # ---- whose fetches ---------------------------------------------------------------------------------------------------
 
 
@@ -273,11 +430,20 @@ lengths = st.integers(0, ms(30))
     items=st.integers(1, 5),
     weights=st.lists(st.sampled_from([1, 16]), min_size=40, max_size=40),
     workers=st.integers(0, 2),
+    helpers=lengths,
+    doings=st.lists(st.sampled_from(Doing), max_size=30),
 )
-def test_every_row_sums_to_its_fetch_and_nothing_is_negative(parts, idle, items, weights, workers):
+def test_every_row_sums_to_its_fetch_and_nothing_is_negative(parts, idle, items, weights, workers, helpers, doings):
     total = sum(parts.values())
-    plan = step(**parts, blocked=int(total * idle[0]), no_core=int(total * idle[1]), items=items) * 2
-    made = profile(plan, workers=workers)
+    idle_ns = {"blocked": int(total * idle[0]), "no_core": int(total * idle[1])}
+    made = profile(step(**parts, **idle_ns, items=items, helpers=helpers) * 2, workers=workers)
+    fetches = made.spans.of(Kind.FETCH)
+    looks = [
+        Look(int(start) + place * ms(3), doing, track=int(track), on_cpu_ns=ms(1))
+        for start, track in zip(fetches.start_ns[:1], fetches.track[:1], strict=True)
+        for place, doing in enumerate(doings)
+    ]
+    made = looked_at(made, *looks)
     inside = np.flatnonzero(np.isin(made.spans.kind, [Kind.TOKENIZER, Kind.DECODE, Kind.TRANSFORM]))
     made.spans.weight[inside] = np.resize(weights, len(inside))
     found = find_fetches(made)
@@ -292,5 +458,7 @@ def test_every_row_sums_to_its_fetch_and_nothing_is_negative(parts, idle, items,
 
 @given(st.integers(-(1 << 39), 1 << 50))
 def test_the_clock_does_not_matter(by_ns):
-    made = profile(step(getitem=ms(3), tokenizer=ms(5), collate=ms(2)) * 3)
+    made = profile(step(getitem=ms(3), tokenizer=ms(5), collate=ms(2), blocked=ms(4)) * 3)
+    start = int(made.spans.of(Kind.FETCH).start_ns[0])
+    made = looked_at(made, *(Look(start + place * us(700), Doing.LOCK, on_cpu_ns=us(20)) for place in range(1, 40)))
     assert (find_fetches(shifted(made, by_ns)).wall_ns == find_fetches(made).wall_ns).all()

@@ -359,3 +359,37 @@ def test_a_trace_without_any_kernel_of_the_device_divides_nothing():
     steps = steps_of(one_step((0, 50), (50, 100)), one_step((0, 50), (50, 100), index=1, traced=True))
     found = partition(recorded(rows, tracks=GPU_TRACKS, device="cuda:0"), steps)
     assert (len(found.open_shares), found.mean.ns[Cause.OTHER]) == (0, 50)
+
+
+# ---- other threads ---------------------------------------------------------------------------------------------------
+
+
+def traced_in(track: int, **options: bool) -> dict[Cause, float]:
+    """A step of 100 whose traced part holds operators, launches and a wait for the device on one thread."""
+    rows = [
+        Span(Kind.OPTIMIZER, 95, 96, track),
+        Span(Kind.NEXT, 0, 10, track),
+        Span(Kind.OPERATOR, 10, 30, track),
+        Span(Kind.LAUNCH, 12, 20, track),
+        Span(Kind.KERNEL, 20, 25, STREAM),
+        Span(Kind.SYNCHRONIZE, 30, 60, track),
+    ]
+    steps = steps_of(one_step((0, 10), (10, 100)), one_step((0, 10), (10, 100), index=1, traced=True))
+    return partition(recorded(rows, tracks=GPU_TRACKS, device="cuda:0"), replace(steps, **options)).mean.ns
+
+
+def test_a_loop_in_another_thread_is_divided_as_one_in_the_main_thread():
+    ns = traced_in(THREAD)
+    assert ns == traced_in(MAIN)
+    assert (ns[Cause.SYNCHRONIZATION], ns[Cause.PYTHON], ns[Cause.OTHER]) == (30, 40, 0)
+
+
+def test_where_waiting_for_a_batch_was_not_seen_it_is_not_called_python():
+    ns = traced_in(MAIN, handed_over=True, wait_unseen=True)
+    assert (ns[Cause.SYNCHRONIZATION], ns[Cause.PYTHON], ns[Cause.OTHER]) == (30, 0, 40)
+
+
+def test_requests_of_a_thread_that_feeds_the_training_one_are_no_wait():
+    rows = [Span(Kind.OPTIMIZER, 95, 96, MAIN), Span(Kind.NEXT, 20, 80, THREAD)]
+    found = partition(recorded(rows, tracks=CPU_TRACKS), steps_of(one_step((0, 10), (10, 100))))
+    assert found.mean.ns[Cause.INPUT_WAIT] == 10

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from dlprof.analysis import sections
 from dlprof.analysis.components import find_fetches
+from dlprof.analysis.hot_lines import find_hot_lines
 from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.partition import partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
@@ -49,7 +50,9 @@ def totals(found: Profile):
 
 def input_section(found: Profile) -> Input | None:
     steps = find_steps(found)
-    return sections.input_section(found, steps, find_fetches(found), training_loader(found, steps))
+    fetches = find_fetches(found)
+    lines = find_hot_lines(found, steps, fetches)
+    return sections.input_section(found, steps, fetches, training_loader(found, steps), lines)
 
 
 # ---- step time and budget --------------------------------------------------------------------------------------------

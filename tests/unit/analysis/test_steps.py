@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
-from dlprof.model.kinds import Kind
-from dlprof.model.profile import Profile
+from dlprof.model.kinds import Kind, Role
+from dlprof.model.profile import Iteration, Loader, Profile, Track
 from dlprof.model.steps import Steps
 
 PLAIN = step(input_wait=ms(30), compute=ms(10))
@@ -180,6 +181,144 @@ def test_another_processes_loop_makes_no_steps():
     found = profile(PLAIN * 3)
     elsewhere = replace(found, tracks=tuple(replace(track, pid=MAIN_PID + 1) for track in found.tracks))
     assert find_steps(elsewhere).all == ()
+
+
+# ---- batches that another thread hands over --------------------------------------------------------------------------
+
+FEEDER = 1
+TRACKS = (Track(MAIN_PID, MAIN_PID, Role.MAIN, 0), Track(MAIN_PID, 7, Role.THREAD, 0))
+
+
+def fed(
+    requests: list[tuple[float, float]],
+    gets: list[tuple[float, float]],
+    optimizer: list[float],
+    *,
+    epochs: list[int] | None = None,
+    more: tuple[Span, ...] = (),
+    **options: Any,
+) -> Profile:
+    """A thread requests batches, the main thread takes them from a queue (milliseconds) and steps an optimizer."""
+    numbers = epochs or [1] * len(requests)
+    batches = [numbers[:index].count(number) for index, number in enumerate(numbers)]
+    rows = [
+        *(
+            Span(Kind.NEXT, ms(start), ms(end), FEEDER, batch, number)
+            for (start, end), batch, number in zip(requests, batches, numbers, strict=True)
+        ),
+        *(Span(Kind.QUEUE_GET, ms(start), ms(end), value=0) for start, end in gets),
+        *(Span(Kind.OPTIMIZER, ms(at), ms(at) + us(10)) for at in optimizer),
+        *more,
+    ]
+    loaders = [Loader(number, MAIN_PID, {"batch_size": number}) for number in (TRAINING, VALIDATION)]
+    iterations = [Iteration(number, MAIN_PID, TRAINING, ()) for number in sorted(set(numbers))]
+    iterations.append(Iteration(9, MAIN_PID, VALIDATION, ()))
+    return recorded(rows, tracks=TRACKS, iterations=iterations, loaders=loaders, **options)
+
+
+# Making a batch takes 20 ms, a step 10 ms: the training thread waits 10 ms for each. The queue is watched from the
+# first optimizer step on.
+STARVING = fed(
+    requests=[(k * 20, k * 20 + 20) for k in range(8)],
+    gets=[(31 + k * 20, 40 + k * 20) for k in range(7)],
+    optimizer=[30 + k * 20 for k in range(8)],
+)
+
+
+def test_a_step_of_a_loop_that_is_fed_goes_from_one_batch_taken_to_the_next():
+    found = find_steps(STARVING)
+    assert (found.loader, found.handed_over, found.wait_unseen) == (TRAINING, True, False)
+    assert durations_ms(found) == [20] * 6
+    assert [each.wait_ns for each in found.all] == [ms(9)] * 6
+    assert in_epochs(found) == [(1, batch) for batch in range(1, 7)]
+    assert [each.optimizer_steps for each in found.all] == [1] * 6
+
+
+def test_requests_that_overlap_training_are_no_wait():
+    found = find_steps(
+        fed(
+            requests=[(k * 5, k * 5 + 5) for k in range(8)],
+            gets=[(20 + k * 20, 20 + k * 20) for k in range(7)],
+            optimizer=[19 + k * 20 for k in range(8)],
+        )
+    )
+    assert [each.wait_ns for each in found.all] == [0] * 6
+    assert durations_ms(found) == [20] * 6
+
+
+def test_without_a_queue_that_was_seen_steps_are_optimizer_steps_and_the_wait_is_not_known():
+    rows = STARVING.spans
+    found = find_steps(replace(STARVING, spans=rows.where(rows.kind != int(Kind.QUEUE_GET))))
+    assert (found.loader, found.handed_over, found.wait_unseen) == (TRAINING, True, True)
+    assert durations_ms(found) == [20] * 7
+    assert [each.wait_ns for each in found.all] == [0] * 7
+    assert in_epochs(found)[:2] == [(1, 1), (1, 2)]
+
+
+def test_other_queues_of_the_training_thread_make_no_steps():
+    orders = tuple(Span(Kind.QUEUE_GET, ms(30.2 + k * 20), ms(30.8 + k * 20), value=5) for k in range(7))
+    assert find_steps(with_rows(STARVING, orders)) == find_steps(STARVING)
+
+
+def with_rows(found: Profile, rows: tuple[Span, ...]) -> Profile:
+    more = recorded(rows).spans
+    columns = {name: np.concatenate([getattr(found.spans, name), getattr(more, name)]) for name in type(more).COLUMNS}
+    return replace(found, spans=type(more)(**columns, names=found.spans.names))
+
+
+def test_what_says_that_an_epoch_has_ended_is_no_batch_and_ends_the_last_step():
+    found = find_steps(
+        fed(
+            requests=[(0, 20), (20, 40), (40, 60), (100, 120), (120, 140), (140, 160)],
+            epochs=[1, 1, 1, 2, 2, 2],
+            # The third get of the queue brings the end, at once; then something else is done.
+            gets=[(31, 40), (51, 60), (71, 71), (101, 120), (131, 140), (151, 160)],
+            optimizer=[30, 50, 70, 130, 150, 170],
+        )
+    )
+    assert in_epochs(found) == [(1, 1), (1, 2), (2, 0), (2, 1)]
+    assert durations_ms(found) == [20, 20, 30, 20]
+
+
+def test_a_step_of_a_fed_loop_does_not_reach_into_the_next_epoch():
+    found = find_steps(
+        fed(
+            requests=[(0, 20), (20, 40), (40, 60), (60, 80), (80, 100)],
+            epochs=[1, 1, 1, 2, 2],
+            gets=[(31, 40), (51, 60), (91, 91), (111, 111)],
+            optimizer=[30, 50, 90, 110],
+        )
+    )
+    assert in_epochs(found) == [(1, 1), (2, 0)]
+
+
+def test_a_validation_by_the_training_thread_is_a_phase_of_its_own():
+    validating = tuple(Span(Kind.NEXT, ms(62 + k), ms(62.5 + k), 0, k, 9) for k in range(4))
+    found = find_steps(with_rows(STARVING, validating))
+    (phase,) = found.phases
+    assert (phase.loader, phase.batches) == (VALIDATION, 4)
+    assert sorted(durations_ms(found)) == [16.5, *[20] * 5]
+
+
+def test_batches_that_lay_ready_when_the_profiler_had_been_stopped_do_not_count_in_a_fed_loop():
+    # The profiler is on for one step and is then stopped for a long time: three batches lie ready after it.
+    found = find_steps(
+        fed(
+            requests=[(k * 20, k * 20 + 20) for k in range(12)],
+            gets=[(31, 40), (51, 60), (171, 171), (181, 181), (191, 191), (201, 201), (211, 220), (231, 240)],
+            optimizer=[30, 50, 70, 180, 190, 200, 210, 230],
+            more=(Span(Kind.TRACED, ms(45), ms(72)),),
+        )
+    )
+    assert [each.measured for each in found.all] == [False, False, False, False, False, False, False]
+    assert not any(each.traced for each in found.all[:1])
+
+
+def test_a_loop_that_runs_wholly_in_another_thread_is_an_ordinary_one():
+    found = profile(PLAIN * 5)
+    elsewhere = replace(found, tracks=(Track(MAIN_PID, 7, Role.THREAD, 0), *found.tracks[1:]))
+    assert find_steps(elsewhere) == find_steps(found)
+    assert not find_steps(elsewhere).handed_over
 
 
 # ---- which count -----------------------------------------------------------------------------------------------------

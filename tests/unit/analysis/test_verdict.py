@@ -224,7 +224,7 @@ def test_a_named_cause_saves_twenty_percent_or_its_input_does_together(candidate
 
 def outside(plan, **more) -> dict[Bottleneck, Candidate]:
     found = profile(plan, **more)
-    return {each.bottleneck: each for each in candidates_outside_input(partition(found, find_steps(found)))}
+    return {each.bottleneck: each for each in candidates_outside_input(partition(found, find_steps(found)), {})}
 
 
 def test_host_work_is_one_candidate_named_after_its_largest_part():

@@ -25,9 +25,10 @@ def asked(
     trace_steps: int = 0,
     max_disk_bytes: int = PLENTY,
     ends_script: bool = True,
+    sample_hz: int = 100,
 ) -> Settings:
     """Settings that neither trace nor stop unless told to."""
-    return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid(), ends_script)
+    return Settings(steps, warmup, trace_steps, max_disk_bytes, os.getppid(), ends_script, sample_hz)
 
 
 def begin(folder: Path, *, listens: bool = False, **settings: Any) -> Session:

@@ -182,6 +182,18 @@ def test_a_capture_begun_within_the_request_leaves_the_pair_out(script, gpu, rec
     assert script.starved(tmp_path) == []
 
 
+def test_a_thread_that_trains_is_timed_though_it_is_not_the_main_one(script, tmp_path):
+    def train() -> None:
+        script.pairs.trains_here()
+        script.ask(30)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    script.ask(10)
+    assert [row[:1] + row[3:] for row in script.starved(tmp_path)] == [(0, 30)]
+
+
 def test_other_threads_are_left_out(script, gpu):
     thread = threading.Thread(target=script.ask, args=(1,))
     thread.start()

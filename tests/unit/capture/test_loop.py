@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -392,3 +393,70 @@ def test_in_inference_too_a_trace_that_ended_early_counts_as_far_as_it_went():
     with pytest.raises(StoppedError):
         script.infer(100)
     assert script.taken() == 23
+
+
+# ---- batches that another thread hands over --------------------------------------------------------------------------
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Do it in another thread."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_steps_and_takes_no_batch_is_handed_them():
+    loop = Loop(asked(), lambda: True)
+    elsewhere(lambda: [loop.batch_taken(TRAIN) for _ in range(5)])
+    assert not loop.handed_over
+    loop.optimizer_stepped()
+    assert (loop.handed_over, loop.training) == (True, OPTIMIZER_LOOP)
+    # However far the other thread is ahead, what counts is what is trained on.
+    elsewhere(lambda: [loop.batch_taken(TRAIN) for _ in range(500)])
+    assert loop.next_action(TRAIN, tracing=False) is Action.NOTHING
+    assert loop.taken(OPTIMIZER_LOOP) == 1
+    for _ in range(54):
+        loop.optimizer_stepped()
+    assert loop.next_action(OPTIMIZER_LOOP, tracing=False) is Action.START_TRACE
+
+
+def test_of_a_short_epoch_the_end_is_traced_though_another_thread_takes_its_batches():
+    loop = Loop(asked(steps=50, warmup=2, trace_steps=4), lambda: True)
+    loop.loader_made(TRAIN, 20)
+    elsewhere(lambda: loop.batch_taken(TRAIN))
+    for _ in range(16):
+        assert loop.next_action(OPTIMIZER_LOOP, tracing=False) is Action.NOTHING
+        loop.optimizer_stepped()
+    assert loop.next_action(OPTIMIZER_LOOP, tracing=False) is Action.START_TRACE
+
+
+def test_a_loop_wholly_in_another_thread_takes_its_own_batches():
+    loop = Loop(asked(), lambda: True)
+
+    def train() -> None:
+        for _ in range(5):
+            loop.batch_taken(TRAIN)
+            loop.optimizer_stepped()
+
+    elsewhere(train)
+    assert (loop.handed_over, loop.training, loop.taken(TRAIN)) == (False, TRAIN, 5)
+
+
+def test_a_thread_that_evaluates_meanwhile_hands_nothing_over():
+    loop = Loop(asked(), lambda: True)
+    for _ in range(5):
+        loop.batch_taken(TRAIN)
+        loop.optimizer_stepped()
+        # A second optimizer steps on the same batch, as in a GAN, and between the two another thread took one.
+        elsewhere(lambda: loop.batch_taken(VALIDATE))
+        loop.optimizer_stepped()
+    assert not loop.handed_over
+
+
+def test_a_sanity_check_by_the_thread_that_trains_does_not_hide_that_it_is_fed():
+    loop = Loop(asked(), lambda: True)
+    loop.batch_taken(VALIDATE)
+    for _ in range(3):
+        elsewhere(lambda: loop.batch_taken(TRAIN))
+        loop.optimizer_stepped()
+    assert loop.handed_over

@@ -13,6 +13,7 @@ from recordings import asked, events, rows
 
 from dlprof.capture import recorder as recorder_module
 from dlprof.capture import seams
+from dlprof.capture.padding import PadIds
 from dlprof.capture.patches import Patches
 from dlprof.capture.recorder import Recorder
 from dlprof.capture.seams import SEAMS, Sampled
@@ -83,7 +84,7 @@ def library(clock, monkeypatch):
 
 def hook(recorder: Recorder, module: ModuleType, *callables: tuple[str, Kind]) -> Patches:
     patches = Patches()
-    seams._wrap_all(recorder, patches, callables, module)
+    seams._wrap_all(recorder, patches, callables, module, pad_ids=PadIds(recorder.folder))
     return patches
 
 

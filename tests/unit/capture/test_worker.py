@@ -62,6 +62,22 @@ class Results:
         self._send_bytes(data)
 
 
+class Session:
+    """A process's session, as far as a worker needs it."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.recorder = recorder
+
+    def look_in_script(self) -> None:
+        pass
+
+    def be_watched(self) -> None:
+        pass
+
+    def end_watch(self) -> None:
+        pass
+
+
 class Hooks:
     def __init__(self) -> None:
         self.position = WorkerPosition()
@@ -87,7 +103,7 @@ class Played:
             found.update(tasks=index_queue, results=data_queue)
             return "finished"
 
-        session = type("Session", (), {"recorder": recorder})()
+        session = Session(recorder)
         self.loop = worker.timed_worker_loop(session, self.hooks, _worker_loop)
         self.returned = self.loop(Tasks(clock, *answers), self.results, worker_id=3)
         self.tasks, self.timed_results = found["tasks"], found["results"]
@@ -260,7 +276,7 @@ def test_a_recording_that_cannot_begin_leaves_torchs_own_loop(clock, tmp_path):
 
 def test_the_loop_keeps_its_name_so_that_a_spawned_worker_finds_it(play):
     assert play().loop.__name__ == "_worker_loop"
-    session = type("Session", (), {"recorder": None})()
+    session = Session(None)
     wrapped = worker.timed_worker_loop(session, Hooks(), torchs._worker_loop)
     assert (wrapped.__module__, wrapped.__qualname__) == (torchs.__name__, "_worker_loop")
 
@@ -274,7 +290,7 @@ def ended_loop(recorder: Recorder, results: Any, *, done: bool) -> Any:
     def _worker_loop(index_queue, data_queue, worker_id, done_event) -> None:
         data_queue.put((0, "batch"))
 
-    session = type("Session", (), {"recorder": recorder})()
+    session = Session(recorder)
     loop = worker.timed_worker_loop(session, Hooks(), _worker_loop)
     return lambda: loop(None, results, 0, set_or_not)
 

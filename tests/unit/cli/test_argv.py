@@ -136,7 +136,7 @@ def test_refused(argv: list[str], says: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["--set", "--ceiling", "--span", "--sample-hz", "--lang", "--fail-if", "--stall-timeout"],
+    ["--set", "--ceiling", "--lang", "--fail-if", "--stall-timeout"],
 )
 def test_options_of_later_versions_are_unknown(name: str) -> None:
     with pytest.raises(UsageError, match=f"no option {name}"):
@@ -190,3 +190,9 @@ def test_a_command_keeps_every_word(before: list[str], after: list[str], command
 def test_after_two_dashes_the_script_gets_every_word(after: list[str]) -> None:
     request = split(["train.py", "--", *after])
     assert (request.options, list(request.arguments)) == ((), after)
+
+
+def test_an_option_that_may_be_given_several_times_is() -> None:
+    request = split(["--span", "data:load", "--span=train:Set.__getitem__", "train.py", "--span", "the:scripts"])
+    assert request.options == ("--span=data:load", "--span=train:Set.__getitem__")
+    assert request.arguments == ("--span", "the:scripts")

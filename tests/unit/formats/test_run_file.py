@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from builders import Span, end_of_epoch, ms, profile, spans, step, validation
+from builders import Look, Span, end_of_epoch, frame, ms, profile, samples, spans, step, validation
 from generated import of_dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from dlprof.errors import EXIT_FAILED, UnreadableInputError
 from dlprof.formats import run_file
 from dlprof.formats.run_file import FORMAT, NAME, load, save
-from dlprof.model.kinds import Kind
-from dlprof.model.profile import Profile, Spans
+from dlprof.model.kinds import Doing, Kind
+from dlprof.model.profile import Profile, Samples, Spans, Stack
 
 SOME = profile(
     (step(tokenizer=ms(30), compute=ms(10), pickle=ms(1)) * 4 + validation(step(getitem=ms(2))) + end_of_epoch()) * 2,
@@ -31,10 +31,19 @@ some_spans = st.lists(
 ).map(lambda rows: spans(*rows))
 
 
+@st.composite
+def some_samples(draw) -> Samples:
+    columns = draw(st.lists(st.tuples(*[int64] * len(Samples.COLUMNS)), max_size=4))
+    table = np.array(columns, dtype=np.int64).reshape(len(columns), len(Samples.COLUMNS))
+    stacks = tuple(draw(st.lists(of_dataclass(Stack), min_size=1, max_size=3)))
+    return Samples(*(table[:, place] for place in range(len(Samples.COLUMNS))), stacks=stacks)
+
+
 def as_values(found: Profile) -> dict[str, Any]:
-    rest = {each.name: getattr(found, each.name) for each in fields(Profile) if each.name != "spans"}
+    rest = {each.name: getattr(found, each.name) for each in fields(Profile) if each.name not in ("spans", "samples")}
     columns = {name: getattr(found.spans, name).tolist() for name in Spans.COLUMNS}
-    return rest | columns | {"names": found.spans.names}
+    looks = {f"sample {name}": getattr(found.samples, name).tolist() for name in Samples.COLUMNS}
+    return rest | columns | looks | {"names": found.spans.names, "stacks": found.samples.stacks}
 
 
 def repacked(path, **changes: Any) -> None:
@@ -53,11 +62,30 @@ def test_a_run_comes_back_as_it_was_saved(saved):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(found=of_dataclass(Profile, spans=some_spans))
+@given(found=of_dataclass(Profile, spans=some_spans, samples=some_samples()))
 def test_any_run_comes_back_as_it_was_saved(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("run") / NAME
     save(found, path)
     assert as_values(load(path)) == as_values(found)
+
+
+def test_looks_at_threads_come_back(tmp_path):
+    stack = Stack(
+        (frame("größe.py:7", "Dataset.__getitem__", source="x = 'é'"), frame("/lib/a.py:1", user=False)), True
+    )
+    looks = samples(Look(5, Doing.DISK, stack, on_cpu_ns=3), Look(9, Doing.RUNNING, no_core_ns=2))
+    save(replace(SOME, samples=looks), tmp_path / NAME)
+    found = load(tmp_path / NAME).samples
+    assert found.stacks == looks.stacks
+    assert stack in found.stacks
+    for name in Samples.COLUMNS:
+        assert getattr(found, name).tolist() == getattr(looks, name).tolist()
+        assert getattr(found, name).dtype == np.int64
+    assert len(found.where(found.doing == Doing.DISK)) == 1
+
+
+def test_a_run_without_looks_has_none(saved):
+    assert len(load(saved).samples) == 0
 
 
 def test_what_is_loaded_can_be_calculated_with(saved):
@@ -134,9 +162,7 @@ def test_a_run_of_a_later_version_is_named_though_its_fields_are_others(tmp_path
     "changes",
     [
         pytest.param({"profile": {}}, id="nothing in it"),
-        pytest.param({"columns": {}}, id="no spans"),
-        pytest.param({"columns": dict.fromkeys(Spans.COLUMNS, b"") | {"kind": b"\0" * 8}}, id="unequal columns"),
-        pytest.param({"names": [1]}, id="names that are numbers"),
+        pytest.param({"tables": {}}, id="no tables"),
     ],
 )
 def test_a_run_in_which_something_is_missing(saved, changes):
@@ -144,8 +170,25 @@ def test_a_run_in_which_something_is_missing(saved, changes):
     assert slug(saved) == "run-damaged"
 
 
-def test_a_run_with_half_a_number_in_a_column(saved):
-    repacked(saved, columns=dict.fromkeys(Spans.COLUMNS, b"\x00" * 7))
+TABLES = {"spans": Spans, "samples": Samples}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda names: {"columns": {}}, id="no columns"),
+        pytest.param(lambda names: {"columns": dict.fromkeys(names, b"") | {names[1]: bytes(8)}}, id="unequal columns"),
+        pytest.param(lambda names: {"columns": dict.fromkeys(names, bytes(7))}, id="half a number"),
+        pytest.param(lambda names: {"columns": dict.fromkeys((*names, "more"), b"")}, id="a column more"),
+        pytest.param(lambda names: {"rest": {}, "columns": 5}, id="columns that are a number"),
+        pytest.param(lambda names: {"rest": {"names": [1], "stacks": [1]}}, id="texts that are numbers"),
+    ],
+)
+def test_a_run_with_a_table_that_is_none(saved, table, change):
+    whole = msgspec.msgpack.decode(gzip.decompress(saved.read_bytes()))["tables"]
+    changes = change(TABLES[table].COLUMNS)
+    repacked(saved, tables=whole | {table: whole[table] | changes})
     assert slug(saved) == "run-damaged"
 
 

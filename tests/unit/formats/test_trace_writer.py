@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dlprof import api
 from dlprof.analysis.steps import find_steps
 from dlprof.formats.chrome_trace import AlignedTrace, ClockOffset
-from dlprof.formats.trace_events import STEPS_THREAD
+from dlprof.formats.trace_events import ELSEWHERE, SHOWN, STARVED_THREAD, STEPS_THREAD
 from dlprof.formats.trace_writer import WrittenTrace, write_trace
 from dlprof.model.kinds import Kind, Role
 from dlprof.model.profile import Profile, Track
@@ -26,7 +26,7 @@ from dlprof.model.profile import Profile, Track
 MADE = step(getitem=ms(20), tokenizer=ms(10), collate=ms(3), compute=ms(10), pickle=ms(2), send=ms(1), unpickle=ms(1))
 EPOCH = MADE * 6 + end_of_epoch() + validation(step(getitem=ms(1)) * 2)
 WITH_WORKERS = profile(EPOCH * 2, workers=2, startup=ms(300))
-NOT_SHOWN = (Kind.TASK_SENT, Kind.BODY, Kind.TRACED)
+FROM_TORCH = {kind for kind in Kind if Kind.OPERATOR <= kind <= Kind.ALLOCATOR}
 GAP_NS = 2
 OUT = "run.pt.trace.json.gz"
 
@@ -61,12 +61,12 @@ def shown(found: Profile, base_ns: int = 0) -> list[tuple[int, int, int, int]]:
             found.tracks[spans.track[row]].thread,
         )
         for row in range(len(spans))
-        if spans.kind[row] not in NOT_SHOWN and (spans.kind[row] < Kind.OPERATOR or spans.kind[row] == Kind.OWN)
+        if spans.kind[row] in SHOWN
     )
 
 
 def is_ours(event: dict[str, Any]) -> bool:
-    return event["cat"].startswith("dlprof.") and event["tid"] != STEPS_THREAD
+    return event["cat"].startswith("dlprof.") and event["tid"] not in (STEPS_THREAD, STARVED_THREAD)
 
 
 def bounds_ns(event: dict[str, Any]) -> tuple[int, int]:
@@ -125,6 +125,58 @@ def test_the_form_is_that_of_chrome_tracing(tmp_path):
 
 def test_every_span_is_there_once_on_its_thread(tmp_path):
     assert near(bars(written(tmp_path, WITH_WORKERS)), shown(WITH_WORKERS))
+
+
+# ---- what becomes of each kind ---------------------------------------------------------------------------------------
+
+
+def test_every_kind_is_drawn_or_left_out_on_purpose():
+    drawn = [*SHOWN, *ELSEWHERE, *FROM_TORCH]
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == set(Kind)
+    assert all(reason for reason in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_span_of_each_kind_is_on_its_thread_with_a_name_or_nowhere(tmp_path, kind):
+    tracks = (Track(MAIN_PID, MAIN_PID, Role.MAIN, 0), Track(MAIN_PID, 7, Role.PIN_MEMORY, 0))
+    document = written(tmp_path, recorded([Span(kind, 1000, 5000, track=1, batch=0, iterator=1)], tracks=tracks))
+    assert_well_formed(document)
+    found = [event for event in of_phase(document, "X") if is_ours(event)]
+    if kind in SHOWN:
+        (event,) = found
+        assert (event["name"], event["cat"]) == SHOWN[kind]
+        assert (bounds_ns(event), event["tid"]) == ((1000, 5000), 7)
+        # As in the other names: words, not the name of the constant.
+        assert event["name"] != kind.name.lower() or "_" not in event["name"]
+    else:
+        assert found == []
+
+
+def test_when_the_device_starved_is_on_a_track_of_its_own(tmp_path):
+    rows = [
+        Span(Kind.NEXT, 1000, 9000, batch=0, iterator=1),
+        Span(Kind.UNPICKLE, 2000, 6000, batch=0, iterator=1),
+        Span(Kind.STARVED, 4000, 9000, batch=0, iterator=1, value=6000),
+        Span(Kind.STARVED, 8000, 9000, batch=3, iterator=2, value=1000),
+        Span(Kind.DEVICE_STEP, 1000, 1000, batch=0, iterator=1, value=20_000),
+    ]
+    document = written(tmp_path, recorded(rows, device="cuda:0"), steps=find_steps(recorded(rows)))
+    assert_well_formed(document)
+    (starved,) = [event for event in of_phase(document, "X") if event["tid"] == STARVED_THREAD]
+    assert bounds_ns(starved) == (4000, 9000)
+    assert starved["args"] == {"by_its_own_clock_ms": 0.006}
+    names = {event["tid"]: event["args"]["name"] for event in of_phase(document, "M") if event["name"] == "thread_name"}
+    assert names[STARVED_THREAD] == "device starved"
+    assert len(bars(document)) == 2
+
+
+def test_without_a_device_there_is_no_track_for_it(tmp_path):
+    document = written(tmp_path, WITH_WORKERS, steps=find_steps(WITH_WORKERS))
+    assert all(event["tid"] != STARVED_THREAD for event in document["traceEvents"])
+
+
+# ---- arrows ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_arrow_leads_from_each_batch_made_in_a_worker_to_the_request_that_it_answered(tmp_path):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -9,10 +9,13 @@ import pytest
 from report_cases import CASES, images, tokenizer
 
 from dlprof.model.kinds import Cause, Confidence, ExitReason
-from dlprof.model.report import BudgetRow, Exit, Forecast, StepRow
-from dlprof.render.background import flat, labelled
+from dlprof.model.report import BudgetRow, Exit, Forecast, Report, StepRow
+from dlprof.render.background import flat, gpu_facts, labelled
 from dlprof.render.blocks import Code, Figure, Prose, Section
+from dlprof.render.html import render_html
+from dlprof.render.markdown import render_markdown
 from dlprof.render.sections import build
+from dlprof.render.text import render_text
 from dlprof.render.view import ended, paragraphs, view
 
 
@@ -156,3 +159,72 @@ def test_environment_is_flattened_and_carries_units() -> None:
         ("gpus.0.memory", "150 GB"),
         ("limit", "not known"),
     ]
+
+
+GPU = {
+    "index": 0,
+    "name": "NVIDIA H200",
+    "matched_by": "pid",
+    "memory_total_bytes": 150_754_820_096,
+    "memory_used_max_bytes": 12_345_678_901,
+    "memory_of_run_max_bytes": 11_000_000_000,
+    "utilization_mean_ratio": 0.374,
+    "utilization_samples": 120,
+    "pcie_link": "4 x16",
+    "pcie_link_max": "5 x16",
+    "pcie_received_mean_bytes_per_s": 2.1e9,
+    "pcie_received_max_bytes_per_s": 12.4e9,
+    "other_processes_max": 0,
+}
+
+
+def gpu_rows(*gpus: Any) -> list[tuple[str, dict[str, str]]]:
+    return [(each.caption, {row.label: row.value for row in each.rows}) for each in gpu_facts(gpus)]
+
+
+def test_a_gpu_is_shown_with_good_units() -> None:
+    assert gpu_rows(GPU) == [
+        (
+            "GPU 0",
+            {
+                "GPU 0": "NVIDIA H200",
+                "Memory used, at most": "12.3 GB of 151 GB",
+                "Memory of this run, at most": "11.0 GB of 151 GB",
+                "Kernels ran (of any process)": "37 % of the time, 120 samples",
+                "PCIe link": "generation 4, 16 lanes; it can do generation 5, 16 lanes",
+                "Received over PCIe": "mean 2.1 GB/s, at most 12.4 GB/s",
+                "Other processes on it, at most": "0",
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize("missing", GPU)
+@pytest.mark.parametrize("how", ["left out", "none"])
+def test_what_the_driver_does_not_say_of_a_gpu_is_left_out(missing: str, how: str) -> None:
+    known = {key: value for key, value in GPU.items() if key != missing}
+    ((caption, rows),) = gpu_rows(known if how == "left out" else known | {missing: None})
+    assert caption
+    assert rows
+    assert "None" not in caption + str(rows)
+    assert "not measured" not in str(rows)
+
+
+def test_of_a_gpu_nothing_may_be_known_and_what_is_no_gpu_is_not_shown() -> None:
+    assert gpu_rows({}, "H200", None, 3) == [("GPU", {"GPU": "model not known"})]
+
+
+def test_a_gpu_that_may_not_be_the_runs_says_so() -> None:
+    ((_, rows),) = gpu_rows(GPU | {"matched_by": "visible", "other_processes_max": None, "mig": True})
+    assert rows["Why it is shown"].startswith("the run may see it")
+    assert rows["Divided (MIG)"] == "yes"
+
+
+@pytest.mark.parametrize("form", [render_text, render_markdown, render_html])
+def test_every_form_shows_the_gpus_apart_from_the_machine(form: Callable[[Report], str]) -> None:
+    report = tokenizer()
+    shown = form(replace(report, environment=report.environment | {"gpus": [GPU, GPU | {"index": 1}]}))
+    for said in ("GPU 0", "GPU 1", "NVIDIA H200", "12.3 GB of 151 GB", "37 % of the time"):
+        assert said in shown.replace("\N{NO-BREAK SPACE}", " ")
+    assert "gpus.0" not in shown
+    assert "GPU 0" not in form(report)

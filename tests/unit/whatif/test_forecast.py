@@ -152,7 +152,7 @@ def test_the_knee_is_where_no_larger_number_gains_three_percent(step_ms, workers
 
 def test_without_workers_a_component_saves_its_share_of_the_step():
     parts = {GETITEM: part(cpu=10), COLLATE: part(cpu=20), STORAGE: part(blocked=30)}
-    saved = removal(measured(parts=parts, main=40))
+    saved = removal(measured(parts=parts, main=40), {})
     shares = {component: it.mid for component, it in saved.components.items()}
     assert shares == pytest.approx({GETITEM: 0.1, COLLATE: 0.2, STORAGE: 0.3})
     assert {it: saved.bottlenecks[it].mid for it in saved.bottlenecks} == pytest.approx(
@@ -164,31 +164,31 @@ def test_without_workers_a_component_saves_its_share_of_the_step():
 
 def test_with_workers_only_what_is_not_overlapped_is_saved():
     parts = {COLLATE: part(blocked=24), STORAGE: part(blocked=16)}
-    saved = removal(measured(2, parts=parts, main=15, step=20))
+    saved = removal(measured(2, parts=parts, main=15, step=20), {})
     assert saved.components[COLLATE].mid == pytest.approx(0.25)
     assert saved.components[STORAGE].mid == pytest.approx(0.25)
     assert saved.all_input.mid == pytest.approx(0.25)
 
 
 def test_nothing_is_saved_where_the_device_bounds_the_step():
-    saved = removal(measured(2, parts={STORAGE: part(blocked=16)}, main=15, step=15))
+    saved = removal(measured(2, parts={STORAGE: part(blocked=16)}, main=15, step=15), {})
     assert saved.components[STORAGE].mid == pytest.approx(0)
     assert saved.all_input.mid == pytest.approx(0)
 
 
 def test_hand_over_is_removed_where_it_is_known():
     pipeline = measured(1, parts={GETITEM: part(cpu=10)}, main=5, handover=20, receive=2, step=30)
-    saved = removal(pipeline)
+    saved = removal(pipeline, {})
     assert saved.components[Component.PICKLE].mid == pytest.approx(2 / 3)
     assert saved.bottlenecks[Bottleneck.LOADER_OVERHEAD].mid == pytest.approx(2 / 3)
-    unknown = removal(replace(pipeline, handover_known=False))
+    unknown = removal(replace(pipeline, handover_known=False), {})
     assert set(unknown.components) == {GETITEM}
-    assert Component.PICKLE not in removal(replace(pipeline, workers=0)).components
+    assert Component.PICKLE not in removal(replace(pipeline, workers=0), {}).components
 
 
 def test_the_interval_covers_what_resampled_batches_give():
     slow = np.array([10.0] * 36 + [110.0] * 4)  # 20 ms on average
-    saved = removal(measured(parts={STORAGE: part(blocked=slow)}, main=20)).components[STORAGE]
+    saved = removal(measured(parts={STORAGE: part(blocked=slow)}, main=20), {}).components[STORAGE]
     assert saved.low < 0.45 < saved.mid < 0.55 < saved.high
 
 
@@ -237,3 +237,16 @@ def test_any_setting_can_be_forecast():
 def test_times_are_reported_in_milliseconds():
     assert MS == 1e6
     assert at(forecast_workers(blocking()), 1).step_ms[1] == pytest.approx(40)
+
+
+def test_work_of_the_loop_that_only_hides_a_worker_saves_little():
+    """Without it the loop would wait for the worker instead."""
+    pipeline = measured(1, parts={STORAGE: part(blocked=36)}, main=38, step=38)
+    saved = removal(pipeline, {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
+    assert saved.mid == pytest.approx(2 / 38, abs=0.02)
+
+
+def test_work_of_the_loop_saves_its_share_where_batches_are_ready():
+    pipeline = measured(1, parts={STORAGE: part(blocked=5)}, main=40, step=40)
+    saved = removal(pipeline, {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
+    assert saved.mid == pytest.approx(0.5, abs=0.02)

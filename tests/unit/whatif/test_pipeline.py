@@ -107,11 +107,16 @@ def test_pickling_and_unpickling_are_removed_from_either_side_of_the_hand_over()
 
 
 def test_removed_cpu_time_takes_its_share_of_the_hand_over_with_it():
-    parts = {GETITEM: part(cpu=3), COLLATE: part(cpu=1), DECODE: part(blocked=1)}
-    pipeline = measured(1, parts=parts, main=20, handover=40, receive=8)
+    parts = {GETITEM: part(cpu=30), COLLATE: part(cpu=10), DECODE: part(blocked=1)}
+    pipeline = measured(1, parts=parts, main=20, handover=4, receive=8)
     now = Scenario(1)
     scenarios = now.without([GETITEM]), now.without([DECODE]), now.without([GETITEM, COLLATE])
     assert step_ms(pipeline, *scenarios) == pytest.approx([20 + 2, 40 + 4, 20])
+
+
+def test_of_a_hand_over_no_more_goes_than_was_removed():
+    pipeline = measured(1, parts={GETITEM: part(cpu=1)}, main=5, handover=20, receive=15)
+    assert step_ms(pipeline, Scenario(1).without([GETITEM])) == pytest.approx([5 + 14])
 
 
 def test_half_of_a_component_takes_half_its_time():

@@ -1,0 +1,103 @@
+"""What each thread spent its time on, as far as looking at it from outside told: on a core, without one, blocked.
+
+A look says what a thread was doing at one moment, and the kernel's counters how long it was on a core and without one
+since the look before. What is left of that time it was blocked, on what it was seen to be doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.model.kinds import Doing
+from dlprof.model.profile import Profile, Samples
+
+ON_CPU, NO_CORE, UNSEEN = 0, 8, 9
+"""Columns of a timeline; the others are those of ``Doing``. Unseen: blocked for a moment between two looks that both
+found the thread running."""
+COLUMNS = 10
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_BLOCKED = [column for column in range(COLUMNS) if column not in (ON_CPU, NO_CORE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One thread.
+
+    Attributes:
+        at_ns: When it was looked at, shape ``(n,)``, ascending.
+        doing: What it was doing then, same shape.
+        stack: Where it was then, same shape.
+        spent_ns: Nanoseconds since the look before, by column, shape ``(n, COLUMNS)``; the first row is zeros. A row
+            may hold negative parts, since the kernel counts CPU time of a running thread with a delay; sums are right.
+    """
+
+    at_ns: npt.NDArray[np.int64]
+    doing: npt.NDArray[np.int64]
+    stack: npt.NDArray[np.int64]
+    spent_ns: Floats
+
+    def between(self, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Floats:
+        """Nanoseconds by column within intervals, shape ``(intervals, COLUMNS)``; gaps that are cut count in part."""
+        sums = np.cumsum(self.spent_ns, axis=0)
+        both = [
+            np.stack([np.interp(times, self.at_ns, sums[:, column]) for column in range(COLUMNS)], axis=1)
+            for times in (begins, ends)
+        ]
+        spent: Floats = both[1] - both[0]
+        return spent
+
+    def looks_within(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> tuple[Indices, Floats]:
+        """The looks within disjoint intervals, and the time there that each stands for.
+
+        What a thread was seen running at gets the time on a core and without one, what it was seen blocked at gets the
+        blocked time: the rest of a look's own gap belongs to what came before, which other looks saw.
+
+        Args:
+            starts: Starts of the intervals, ascending.
+            ends: Their ends.
+
+        Returns:
+            Indices of the looks, shape ``(k,)``, and nanoseconds by column, shape ``(k, COLUMNS)``.
+        """
+        if not len(starts):
+            return np.empty(0, dtype=np.int64), np.zeros((0, COLUMNS))
+        place = np.searchsorted(starts, self.at_ns, side="right") - 1
+        inside = np.flatnonzero((place >= 0) & (self.at_ns < ends[np.maximum(place, 0)]))
+        inside = inside[inside > 0]
+        begins = np.maximum(self.at_ns[inside - 1], starts[place[inside]])
+        spent = self.between(begins, self.at_ns[inside])
+        running = self.doing[inside] == Doing.RUNNING
+        kept = np.zeros_like(spent)
+        for columns, looks in (([ON_CPU], running), ([NO_CORE], running), (_BLOCKED, ~running)):
+            part = np.where(looks[:, None], np.maximum(spent[:, columns], 0), 0.0)
+            whole, found = float(spent[:, columns].sum()), float(part.sum())
+            kept[:, columns] = part * (max(whole, 0.0) / found if found else 0.0)
+        return inside, kept
+
+
+def timelines(profile: Profile) -> dict[int, Timeline]:
+    """The timeline of every track that was looked at more than once."""
+    found = {}
+    for track in np.unique(profile.samples.track):
+        samples = profile.samples.where(profile.samples.track == track)
+        if len(samples) > 1:
+            found[int(track)] = _timeline(samples)
+    return found
+
+
+def _timeline(samples: Samples) -> Timeline:
+    wall = np.diff(samples.at_ns)
+    on_cpu, no_core = np.diff(samples.on_cpu_ns), np.diff(samples.runnable_ns)
+    doing = samples.doing[1:]
+    rows = np.arange(1, len(samples))
+    spent = np.zeros((len(samples), COLUMNS))
+    spent[rows, np.where(doing == Doing.RUNNING, UNSEEN, doing)] = wall - on_cpu - no_core
+    spent[rows, ON_CPU] = on_cpu
+    spent[rows, NO_CORE] = no_core
+    return Timeline(samples.at_ns, samples.doing, samples.stack, spent)
