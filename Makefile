@@ -1,5 +1,6 @@
 # make demo   makes the environment, profiles a bundled example, and once more with its first advice
 # make test   makes the environment and runs the whole suite
+# make workloads  profiles the labelled training scripts and compares the verdicts
 # make check  lint, types, import rules
 # make gpu-check  profiles loops of known state on a GPU and compares the verdicts; without a GPU it says so
 # make gpu-kit    puts dlprof and what gpu-check needs into build/gpu-kit, for a machine without a network
@@ -17,13 +18,16 @@ KIT := build/gpu-kit
 # The Python of the machine that the kit is for.
 KIT_PYTHON ?= 3.11
 
-.PHONY: demo test check clean gpu-check gpu-kit
+.PHONY: demo test workloads check clean gpu-check gpu-kit
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+workloads: $(READY)
+	$(BIN)/python tests/workloads/run.py $(WORKLOADS_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -38,7 +42,7 @@ gpu-check:
 
 # Without numpy and torch, which the image has, and without what only HTML and PDF need.
 gpu-kit:
-	rm -rf $(KIT)
+	rm -rf $(KIT) build/gpu-wheel
 	$(PYTHON) -m pip wheel -q --no-deps -w build/gpu-wheel .
 	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: \
 	  click jinja2 msgspec nvidia-ml-py rich

@@ -1,0 +1,45 @@
+"""Toy detector: each image has some boxes, and the boxes of a batch are handed over as one tensor."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Scenes(Dataset):
+    def __init__(self, size, seed=0):
+        g = torch.Generator().manual_seed(seed)
+        self.images = torch.rand(size, 3, 64, 64, generator=g)
+        self.counts = torch.randint(2, 6, (size,), generator=g).tolist()
+        self.boxes = torch.rand(size, 8, 4, generator=g)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        count = self.counts[i]
+        return self.images[i], self.boxes[i, :count], torch.arange(count) % 4
+
+
+def collate(samples):
+    images, boxes, labels = zip(*samples, strict=True)
+    return torch.stack(images), torch.cat(boxes), torch.cat(labels), torch.tensor([len(b) for b in boxes])
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    backbone = nn.Sequential(nn.Conv2d(3, 24, 3, 2), nn.ReLU(), nn.Conv2d(24, 32, 3, 2), nn.ReLU(), nn.Flatten())
+    head = nn.Linear(32 * 15 * 15, 4)
+    optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.01)
+    loader = DataLoader(Scenes(66 * 16), batch_size=16, shuffle=True, collate_fn=collate, num_workers=2)
+    for images, boxes, _labels, counts in loader:
+        wanted = torch.stack([part.mean(0) for part in boxes.split(counts.tolist())])
+        loss = (head(backbone(images)) - wanted).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("l1", loss.item())
+
+
+if __name__ == "__main__":
+    main()
