@@ -191,7 +191,7 @@ def _run_facts(recording: Recording, main_pid: int | None, command: list[str], o
     settings = load_settings(str(recording.folder))
     started = datetime.fromtimestamp(outcome.started.wall_ns / 1e9, tz=UTC).astimezone()
     return RunFacts(
-        command=tuple(command),
+        command=tuple(map(run_file.printable, command)),
         created=started.isoformat(timespec="seconds"),
         host=platform.node(),
         steps=settings.steps,

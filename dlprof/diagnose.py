@@ -203,6 +203,8 @@ def _input_candidates(measured: _Measured, removed: Removal | None) -> list[Cand
         if unseen:
             # The dataset's own code mostly waits; for what, was not seen.
             found.append(Candidate(Bottleneck.INPUT_PIPELINE, None, saved))
+        elif bottleneck is Bottleneck.CPU_PREPROCESSING and measured.lock_share >= _SERIAL:
+            found.append(Candidate(bottleneck, Component.LOCK_WAIT, saved))
         elif bottleneck is Bottleneck.CPU_PREPROCESSING and measured.contended:
             found.append(Candidate(bottleneck, Component.CPU_CONTENTION, saved))
         else:
@@ -277,6 +279,7 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notic
         without=without,
         waits_ms=sections.wait_shares(measured.waits),
         taking_turns=measured.lock_share >= _SERIAL,
+        top_line=next(iter(measured.lines.data), None),
     )
 
 

@@ -114,6 +114,7 @@ class Look:
     track: int = 0
     on_cpu_ns: int = 0
     no_core_ns: int = 0
+    kernel_ns: int = 0
 
 
 def samples(*looks: Look) -> Samples:
@@ -123,9 +124,10 @@ def samples(*looks: Look) -> Samples:
     used: dict[int, list[int]] = {}
     table = []
     for row in rows:
-        sums = used.setdefault(row.track, [ms(500), ms(20)])
+        sums = used.setdefault(row.track, [ms(500), ms(20), ms(90)])
         sums[0] += row.on_cpu_ns
         sums[1] += row.no_core_ns
+        sums[2] += row.kernel_ns
         stack = stacks.setdefault(row.stack, len(stacks))
         table.append((row.at_ns, row.track, *sums, int(row.doing), stack))
     columns = np.array(table, dtype=np.int64).reshape(len(table), len(Samples.COLUMNS))

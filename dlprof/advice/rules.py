@@ -62,7 +62,8 @@ def _raise_num_workers(findings: Findings) -> Answer:
     if findings.taking_turns:
         return Refusal("raise-num-workers", "taking-turns")
     workers = _workers(findings)
-    if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] > 1:
+    # Also the cautious end of the forecast has to gain.
+    if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] >= SAME:
         evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         if findings.worker_busy_ratio is not None:
             evidence.append(Evidence("worker_busy_ratio", round(findings.worker_busy_ratio, 3), "ratio"))
@@ -124,6 +125,13 @@ def _vectorize_collate(findings: Findings) -> Answer:
     collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
     if isinstance(answer, Advice) and collate_fn.startswith("torch.utils.data."):
         return Refusal("vectorize-collate", "torchs-own")
+    line = findings.top_line
+    if isinstance(answer, Advice) and line and findings.judgement.component is Component.COLLATE_FN:
+        # A collate_fn that is an object is known by its type; of a partial function nothing is known.
+        names = (line.function, line.function.rpartition(".")[0])
+        if not collate_fn.startswith("functools.") and not any(name and collate_fn.endswith(name) for name in names):
+            values = {"function": line.function, "line": line.where}
+            return Refusal("vectorize-collate", "elsewhere", values)
     return answer
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.scope import own_spans
-from dlprof.analysis.timelines import COLUMNS, ON_CPU, Timeline, timelines
+from dlprof.analysis.timelines import COLUMNS, IN_KERNEL, ON_CPU, Timeline, timelines
 from dlprof.model.kinds import Component, Doing, Kind
 from dlprof.model.profile import Frame, Profile, Spans
 from dlprof.model.steps import Step
@@ -125,8 +125,8 @@ class _Waited:
 
     Attributes:
         blocked: What part of a component's blocked time is spent on what, shape ``(len(MAKING), len(WAITING))``.
-        reading: What part of its time on a core is spent at lines that mostly wait for storage: the kernel's part of
-            reading, which goes away with the waiting. Shape ``(len(MAKING),)``.
+        reading: What part of its time on a core is spent in the kernel at lines that also wait for storage: it goes
+            away with the waiting. Shape ``(len(MAKING),)``.
     """
 
     blocked: Table
@@ -167,8 +167,8 @@ def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, 
     enough = (blocked_looks >= _FEWEST_LOOKS)[:, None] & (known > 0)
     reading = np.zeros(len(MAKING))
     for (component, _), amount in lines.items():
-        if amount[list(WAITING[Component.STORAGE_IO])].sum() >= amount[ON_CPU]:
-            reading[component] += amount[ON_CPU]
+        if amount[list(WAITING[Component.STORAGE_IO])].any():
+            reading[component] += min(amount[IN_KERNEL], amount[ON_CPU])
     reading = np.where(enough[:, 0], reading / np.maximum(spent[:, ON_CPU], 1), 0.0)
     return _Waited(np.where(enough, kinds / np.maximum(known, 1), 0.0), np.minimum(reading, 1.0))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dlprof.analysis.components import Fetches
 from dlprof.analysis.scope import process_spans, training_spans
-from dlprof.analysis.timelines import COLUMNS, NO_CORE, ON_CPU, Timeline
+from dlprof.analysis.timelines import COLUMNS, IN_KERNEL, NO_CORE, ON_CPU, Timeline
 from dlprof.model.intervals import clip, length
 from dlprof.model.kinds import Doing, Kind
 from dlprof.model.profile import Frame, Profile, Stack
@@ -30,6 +30,9 @@ _STATES: dict[BlockedOn, tuple[int, ...]] = {
     "lock": (Doing.LOCK,),
     "sleep": (Doing.SLEEP,),
 }
+
+_COUNTED = [column for column in range(COLUMNS) if column not in (NO_CORE, IN_KERNEL)]
+"""A wait for a core is the machine's and no line's; time in the kernel is counted as time on a core."""
 
 Place = tuple[str, int]
 Amounts = npt.NDArray[np.float64]
@@ -56,7 +59,6 @@ def find_hot_lines(profile: Profile, steps: Steps, fetches: Fetches) -> HotLines
         fetches: Every batch made.
     """
     data, loop = _in_data_work(profile, steps, fetches), _in_the_loop(profile, steps, fetches)
-    # A wait for a core is the machine's, and no line's.
     total = data.total_ns + loop.total_ns
     return HotLines(data.lines(total), loop.lines(total))
 
@@ -71,7 +73,7 @@ class _Spent:
 
     def add(self, frame: Frame | None, amount: Amounts) -> None:
         """Count a look at a frame, or at none that is to be named."""
-        self.total_ns += float(amount.sum() - amount[NO_CORE])
+        self.total_ns += float(amount[_COUNTED].sum())
         if frame is not None:
             # A comprehension and the function around it are one line.
             place = frame.file, frame.line
@@ -130,7 +132,7 @@ def _outside_operators(profile: Profile, steps: Steps, fetches: Fetches, tracks:
         for at, stack, amount in _looks(profile, timeline, *_bodies(steps.traced)):
             frame = _line(stack)
             if frame is not None and not stack.in_fetch:
-                place, busy = (frame.file, frame.line), float(amount.sum())
+                place, busy = (frame.file, frame.line), float(amount[_COUNTED].sum())
                 whole[place] = whole.get(place, 0.0) + busy
                 without[place] = without.get(place, 0.0) + busy * (not length(clip(operators, at, at + 1)))
 

@@ -44,7 +44,7 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
     workers = int(loader.settings.get("num_workers") or 0)
     cores = float(profile.environment.get("cores") or 1)
     worker_cost, main_cost, handover_known = _handover(profile, known, workers)
-    body_cpu = _body_cpu(profile, known)
+    body_cpu = _body(profile, known, "process_cpu_ns")
     step_ns = np.array([step.duration_ns for step in known], dtype=np.float64)
     waits = _waits(profile, known)
     # What the device still worked off during a wait belongs to the step, not to the wait.
@@ -60,6 +60,7 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
         receive_cpu_ns=main_cost,
         main_wall_ns=body_wall,
         main_cpu_ns=body_cpu,
+        main_no_core_ns=_body(profile, known, "runnable_ns"),
         step_ns=step_ns,
         wait_ns=waits,
         handover_known=handover_known,
@@ -75,19 +76,21 @@ def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def _parts(fetches: Fetches, made: npt.NDArray[np.int64], workers: int, cores: float) -> dict[Component, Part]:
     cpu, blocked = fetches.cpu_ns[made], fetches.blocked_ns()[made]
-    if not workers:
-        # In the main process helper threads (rayon, OpenMP) share the work, while the calling thread waits for them;
-        # a worker runs one thread, which then does all of it.
-        own = fetches.spans.on_cpu_ns[made].astype(np.float64)
-        helped = np.maximum(fetches.spans.process_cpu_ns[made].astype(np.float64) - own, 0)
-        # While it waits they can have worked on every core at most; the rest they did beside its own work.
-        possible = blocked * cores
-        # Who is seen to wait for storage, a lock or a timer waits for no helper.
-        possible[:, len(MAKING) :] = 0
-        waited_for = np.minimum(helped, possible.sum(axis=1))
-        by_helpers = _shares(possible) * waited_for[:, None]
-        cpu = cpu + by_helpers + _shares(cpu) * (helped - waited_for)[:, None]
-        blocked = np.maximum(blocked - by_helpers, 0)
+    # In the main process helper threads (rayon, OpenMP) share the work, while the calling thread waits for them; a
+    # worker runs one thread, which then does all of it. Where workers have helpers all the same, those want the cores
+    # too: but of what they did beside the worker's own thread only what kept that from a core makes a batch later.
+    helped = fetches.helper_ns[made]
+    # While it waits they can have worked on every core at most; the rest they did beside its own work.
+    possible = blocked * cores
+    # Who is seen to wait for storage, a lock or a timer waits for no helper.
+    possible[:, len(MAKING) :] = 0
+    waited_for = np.minimum(helped, possible.sum(axis=1))
+    beside = helped - waited_for
+    if workers:
+        beside = np.minimum(beside, fetches.no_core_ns[made].sum(axis=1))
+    by_helpers = _shares(possible) * waited_for[:, None]
+    cpu = cpu + by_helpers + _shares(cpu) * beside[:, None]
+    blocked = np.maximum(blocked - by_helpers, 0)
     return {
         component: Part(cpu[:, place], blocked[:, place])
         for place, component in enumerate(PARTS)
@@ -137,11 +140,9 @@ def _per_batch(profile: Profile, kind: Kind, *, on_cpu: bool) -> dict[tuple[int,
     return dict(zip(keys, np.maximum(values, 0).astype(np.float64).tolist(), strict=True))
 
 
-def _body_cpu(profile: Profile, steps: list[Step]) -> Row:
-    """CPU time of the whole process outside each step's request."""
+def _body(profile: Profile, steps: list[Step], column: str) -> Row:
+    """A column of what each step did outside its request, 0 where it is not known."""
     bodies = process_spans(profile).of(Kind.BODY)
-    cpu = {
-        (int(iterator), int(batch)): float(max(used, 0))
-        for iterator, batch, used in zip(bodies.iterator, bodies.batch, bodies.process_cpu_ns, strict=True)
-    }
-    return np.array([cpu.get((step.iterator, step.batch), 0.0) for step in steps])
+    keys = zip(bodies.iterator.tolist(), bodies.batch.tolist(), strict=True)
+    found = dict(zip(keys, np.maximum(getattr(bodies, column), 0).tolist(), strict=True))
+    return np.array([float(found.get((step.iterator, step.batch), 0.0)) for step in steps])

@@ -14,15 +14,15 @@ import numpy.typing as npt
 from dlprof.model.kinds import Doing
 from dlprof.model.profile import Profile, Samples
 
-ON_CPU, NO_CORE, UNSEEN = 0, 8, 9
+ON_CPU, NO_CORE, UNSEEN, IN_KERNEL = 0, 8, 9, 10
 """Columns of a timeline; the others are those of ``Doing``. Unseen: blocked for a moment between two looks that both
-found the thread running."""
-COLUMNS = 10
+found the thread running. In the kernel: of the time on a core."""
+COLUMNS = 11
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-_BLOCKED = [column for column in range(COLUMNS) if column not in (ON_CPU, NO_CORE)]
+_BLOCKED = [column for column in range(COLUMNS) if column not in (ON_CPU, NO_CORE, IN_KERNEL)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Timeline:
         spent = self.between(begins, self.at_ns[inside])
         running = self.doing[inside] == Doing.RUNNING
         kept = np.zeros_like(spent)
-        for columns, looks in (([ON_CPU], running), ([NO_CORE], running), (_BLOCKED, ~running)):
+        for columns, looks in (([ON_CPU], running), ([IN_KERNEL], running), ([NO_CORE], running), (_BLOCKED, ~running)):
             part = np.where(looks[:, None], np.maximum(spent[:, columns], 0), 0.0)
             whole, found = float(spent[:, columns].sum()), float(part.sum())
             kept[:, columns] = part * (max(whole, 0.0) / found if found else 0.0)
@@ -100,4 +100,5 @@ def _timeline(samples: Samples) -> Timeline:
     spent[rows, np.where(doing == Doing.RUNNING, UNSEEN, doing)] = wall - on_cpu - no_core
     spent[rows, ON_CPU] = on_cpu
     spent[rows, NO_CORE] = no_core
+    spent[rows, IN_KERNEL] = np.diff(samples.kernel_ns)
     return Timeline(samples.at_ns, samples.doing, samples.stack, spent)

@@ -78,7 +78,8 @@ class InsideWatch:
             if self.on and self._recorder.on:
                 frames = self._frames()
                 thread = self._thread
-                self._samples.add(at, thread.pid, thread.thread, *thread.times(), thread.doing(), frames)
+                times = (*thread.times(), thread.kernel_ns())
+                self._samples.add(at, thread.pid, thread.thread, times, thread.doing(), frames)
             pause = max(self._pause_s, (thread_cpu() - begin) * _COST_RATIO / 1e9)
         self._thread.close()
         self._samples.close(thread_cpu())

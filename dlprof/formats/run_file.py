@@ -94,6 +94,16 @@ def load(path: Path) -> Profile:
         raise _no_run(path) from error
 
 
+def printable(text: str) -> str:
+    """A text that any format can hold: parts of file names that are not UTF-8 become escapes."""
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        # Half of a character, and no byte of a file name.
+        data = text.encode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace")
+
+
 def _packed(table: Spans | Samples) -> _Table:
     columns = {name: getattr(table, name).astype("<i8").tobytes() for name in table.COLUMNS}
     others = [field.name for field in fields(table) if field.name not in columns]
@@ -107,9 +117,8 @@ def _unpacked(table: _Table, kind: type[Any]) -> Any:
 
 
 def _encodable(value: Any) -> Any:
-    """File names that are not UTF-8 have parts that no text format can hold: those are written as escapes."""
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return printable(value)
     if isinstance(value, dict):
         return {_encodable(key): _encodable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

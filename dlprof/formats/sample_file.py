@@ -1,9 +1,9 @@
 """What threads were doing when they were looked at: fixed records in one file a looking process, stacks in another.
 
 * ``<pid>.samples``: a header of 16 bytes (magic, version), then records of 48 bytes, little-endian: thread, its CPU
-  time and its wait for a core so far, what it was doing, and the number of its stack. A truncated last record is
-  normal. The last record, of process 0, holds the CPU time that the looking took; where the looker was killed there is
-  none.
+  time, its wait for a core and its CPU time in the kernel so far, what it was doing, and the number of its stack. A
+  truncated last record is normal. The last record, of process 0, holds the CPU time that the looking took; where the
+  looker was killed there is none.
 * ``<pid>.stacks``: JSON lines, the frames of stack 1, 2, ...; 0 is a stack that is not known.
 
 Standard library only: the profiled script imports this module. The reader needs numpy.
@@ -33,7 +33,7 @@ Frames = tuple[tuple[str, int, str], ...]
 
 _HEADER = struct.Struct("<4sI8x")
 _MAGIC = b"DLPT"
-_RECORD = struct.Struct("<qqqIIII8x")
+_RECORD = struct.Struct("<qqqqIIII")
 _BUFFER_BYTES = 4096
 _MOST_STACKS = 20_000
 
@@ -58,17 +58,14 @@ class SampleWriter:
         self._left_bytes = limit_bytes
         self.lost = 0
 
-    def add(
-        self, at_ns: int, pid: int, thread: int, on_cpu_ns: int, runnable_ns: int, doing: int, frames: Frames
-    ) -> None:
+    def add(self, at_ns: int, pid: int, thread: int, times: tuple[int, int, int], doing: int, frames: Frames) -> None:
         """Record one look.
 
         Args:
             at_ns: ``CLOCK_MONOTONIC``.
             pid: Process.
             thread: Native thread id.
-            on_cpu_ns: The thread's CPU time since it began.
-            runnable_ns: Its wait for a core since it began.
+            times: Nanoseconds since the thread began: its CPU time, its wait for a core, its CPU time in the kernel.
             doing: A ``Doing``.
             frames: Its Python frames, empty where they are not known.
         """
@@ -77,7 +74,7 @@ class SampleWriter:
             return
         stack = self._number(frames) if frames else NO_STACK
         self._left_bytes -= _RECORD.size
-        self._buffer += _RECORD.pack(at_ns, on_cpu_ns, runnable_ns, pid, thread, doing, stack)
+        self._buffer += _RECORD.pack(at_ns, *times, pid, thread, doing, stack)
         if len(self._buffer) >= _BUFFER_BYTES:
             self.flush()
 
@@ -104,7 +101,7 @@ class SampleWriter:
         Args:
             spent_ns: CPU time that the looking has taken.
         """
-        self._buffer += _RECORD.pack(0, spent_ns, 0, 0, 0, 0, NO_STACK)
+        self._buffer += _RECORD.pack(0, spent_ns, 0, 0, 0, 0, 0, NO_STACK)
         try:
             self.flush()
         finally:
@@ -123,9 +120,9 @@ def read_samples(path: Path) -> tuple[npt.NDArray[np.void], list[Frames], int] |
         path: A file made by ``SampleWriter``; its stacks lie beside it.
 
     Returns:
-        Looks as a structured array (``at_ns``, ``on_cpu_ns``, ``runnable_ns``, ``pid``, ``thread``, ``doing``,
-        ``stack``), the stacks from number 1 on, and the CPU time that looking took in ns; None where the file is empty
-        or none of ours.
+        Looks as a structured array (``at_ns``, ``on_cpu_ns``, ``runnable_ns``, ``kernel_ns``, ``pid``, ``thread``,
+        ``doing``, ``stack``), the stacks from number 1 on, and the CPU time that looking took in ns; None where the
+        file is empty or none of ours.
 
     Raises:
         OSError: It cannot be read.
@@ -135,8 +132,8 @@ def read_samples(path: Path) -> tuple[npt.NDArray[np.void], list[Frames], int] |
     data = path.read_bytes()
     if len(data) < _HEADER.size or _HEADER.unpack_from(data) != (_MAGIC, VERSION):
         return None
-    times, numbers = ("at_ns", "on_cpu_ns", "runnable_ns"), ("pid", "thread", "doing", "stack")
-    dtype = np.dtype([*((name, "<i8") for name in times), *((name, "<u4") for name in numbers), ("_", "V8")])
+    times, numbers = ("at_ns", "on_cpu_ns", "runnable_ns", "kernel_ns"), ("pid", "thread", "doing", "stack")
+    dtype = np.dtype([*((name, "<i8") for name in times), *((name, "<u4") for name in numbers)])
     count = (len(data) - _HEADER.size) // _RECORD.size
     records = np.frombuffer(data, dtype=dtype, count=count, offset=_HEADER.size)
     looks = records["pid"] > 0

@@ -60,7 +60,10 @@ def assemble_samples(folder: Path, tracks: list[Track]) -> tuple[Samples, int, l
     track = _tracks_of(records["pid"], records["thread"], tracks)
     order = np.lexsort((records["at_ns"], track))
     order = order[track[order] >= 0]
-    columns = {name: records[name][order].astype(np.int64) for name in ("at_ns", "on_cpu_ns", "runnable_ns", "doing")}
+    columns = {
+        name: records[name][order].astype(np.int64)
+        for name in ("at_ns", "on_cpu_ns", "runnable_ns", "kernel_ns", "doing")
+    }
     samples = Samples(
         **columns, track=track[order], stack=stack[order], stacks=tuple(_stack(frames) for frames in numbers)
     )

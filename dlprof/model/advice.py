@@ -7,7 +7,7 @@ from typing import Any
 
 from dlprof.model.diagnosis import Breakdown, Judgement
 from dlprof.model.kinds import Component
-from dlprof.model.report import Evidence, Forecast, Totals
+from dlprof.model.report import Evidence, Forecast, HotLine, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Findings:
         without: What the step would be with one component of the input free of cost.
         waits_ms: A mean step's wait per component, in milliseconds.
         taking_turns: Whether workers wait for one another at a lock.
+        top_line: The line of data work at which most time is spent, None where lines are not known.
     """
 
     judgement: Judgement
@@ -43,6 +44,7 @@ class Findings:
     without: dict[Component, Forecast]
     waits_ms: dict[Component, float]
     taking_turns: bool = False
+    top_line: HotLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Pipeline:
             workers.
         main_wall_ns: The step outside the request for a batch, wall time.
         main_cpu_ns: CPU time of the main process (all its threads) in that part; may exceed the wall time.
+        main_no_core_ns: Wait of the main thread for a core in that part; 0 where it is not known.
         step_ns: The measured steps, wall time.
         wait_ns: The part of each step inside the request for a batch.
         handover_known: False where hand-over could be neither measured nor probed.
@@ -81,6 +82,7 @@ class Pipeline:
     receive_cpu_ns: Nanoseconds
     main_wall_ns: Nanoseconds
     main_cpu_ns: Nanoseconds
+    main_no_core_ns: Nanoseconds
     step_ns: Nanoseconds
     wait_ns: Nanoseconds
     handover_known: bool = True

@@ -155,6 +155,7 @@ class Samples:
         track: Index into the profile's tracks.
         on_cpu_ns: The thread's CPU time since it began.
         runnable_ns: Its wait for a core since it began.
+        kernel_ns: Its CPU time in the kernel since it began; counted in ticks of some milliseconds.
         doing: A ``Doing``.
         stack: Index into ``stacks``.
         stacks: Where threads were; the first one is not known.
@@ -164,11 +165,12 @@ class Samples:
     track: Column
     on_cpu_ns: Column
     runnable_ns: Column
+    kernel_ns: Column
     doing: Column
     stack: Column
     stacks: tuple[Stack, ...] = (Stack((), in_fetch=False),)
 
-    COLUMNS = ("at_ns", "track", "on_cpu_ns", "runnable_ns", "doing", "stack")
+    COLUMNS = ("at_ns", "track", "on_cpu_ns", "runnable_ns", "kernel_ns", "doing", "stack")
 
     def __post_init__(self) -> None:
         sizes = {len(getattr(self, name)) for name in self.COLUMNS}
@@ -184,7 +186,7 @@ class Samples:
 
 
 _NOTHING: Column = np.empty(0, dtype=np.int64)
-NO_SAMPLES = Samples(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+NO_SAMPLES = Samples(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,9 @@ def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
     measured = pipeline.main_wall_ns
     cpu = pipeline.main_cpu_ns
     floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
-    alone = pipeline
+    # Its wait for a core is what the workers cost it: without them it would not be.
+    waited = pipeline.main_no_core_ns if pipeline.workers else np.zeros(1)
+    alone = replace(pipeline, main_wall_ns=np.clip(measured - waited, floor, measured))
     for _ in range(_FIT_ROUNDS):
         step, main = (float(it.mean()) for it in _simulate(alone, [in_force(pipeline)], few))
         excess_ns = main - float(measured[few].mean())
@@ -277,7 +279,8 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
         receive = _less(pipeline.receive_cpu_ns, kept, removed) * scale.get(Component.UNPICKLE, 1.0)
         handover = handover + _sum(_total(threads, scale))
         receive = receive + _sum(_total(main, scale))
-        late = np.full(batches, late_ns)
+        # A worker that computes less keeps its GIL and its core from the exchange less.
+        late = late_ns * kept
         columns.append([np.broadcast_to(it, (batches,)) for it in (blocked, cpu, handover, late, receive)])
     shape = (len(scenarios), batches)
     factor = np.array([[scenario.main] for scenario in scenarios])

@@ -12,7 +12,7 @@ from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Breakdown, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.pipeline import Interval
-from dlprof.model.report import Forecast, Totals
+from dlprof.model.report import Forecast, HotLine, Totals
 
 JUST_BELOW = 1e-6
 
@@ -292,3 +292,25 @@ def test_torchs_own_collate_function_is_not_to_be_rewritten():
     own = replace(slow, loader={**slow.loader, "collate_fn": "torch.utils.data._utils.collate.default_collate"})
     assert isinstance(answer("vectorize-collate", slow), Advice)
     assert answer("vectorize-collate", own) == Refusal("vectorize-collate", "torchs-own")
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "function", "advised"),
+    [
+        ("__main__.collate", "collate", True),
+        ("train.Collator", "Collator.__call__", True),
+        ("train.make.<locals>.collate", "make.<locals>.collate", True),
+        ("functools.partial", "anything", True),
+        ("__main__.collate", "Tokenizer.encode", False),
+        ("__main__.collate", "encode", False),
+    ],
+)
+def test_a_collate_fn_that_calls_what_costs_the_time_is_not_to_be_vectorised(collate_fn, function, advised):
+    loader = {"num_workers": 0, "collate_fn": collate_fn}
+    line = HotLine("train.py:7", function, "words = encode(text)", 0.8, "cpu")
+    found = replace(findings(without={Component.COLLATE_FN: 1.7}), loader=loader, top_line=line)
+    found = replace(found, judgement=replace(found.judgement, component=Component.COLLATE_FN))
+    given = answer("vectorize-collate", found)
+    assert isinstance(given, Advice) is advised
+    if not advised:
+        assert_is_refusal(given, "elsewhere")

@@ -9,7 +9,9 @@ from builders import (
     MAIN_PID,
     Look,
     Span,
+    frame,
     looked_at,
+    making,
     ms,
     profile,
     recorded,
@@ -462,3 +464,34 @@ def test_the_clock_does_not_matter(by_ns):
     start = int(made.spans.of(Kind.FETCH).start_ns[0])
     made = looked_at(made, *(Look(start + place * us(700), Doing.LOCK, on_cpu_ns=us(20)) for place in range(1, 40)))
     assert (find_fetches(shifted(made, by_ns)).wall_ns == find_fetches(made).wall_ns).all()
+
+
+# ---- the kernel's part of reading ------------------------------------------------------------------------------------
+
+
+def test_time_in_the_kernel_at_a_line_that_waits_for_storage_is_reading():
+    """Half of the time at ``read`` it is blocked, half of it the kernel works for it; ``parse`` is the user's own."""
+    read, parse = making(frame("train.py:7")), making(frame("train.py:8"))
+    looks = [Look(0, Doing.RUNNING)]
+    for number in range(4):
+        start = number * ms(20)
+        looks.append(Look(start + ms(5), Doing.DISK, read))
+        looks.append(Look(start + ms(10), Doing.RUNNING, read, on_cpu_ns=ms(5), kernel_ns=ms(5)))
+        looks.append(Look(start + ms(19), Doing.RUNNING, parse, on_cpu_ns=ms(9), kernel_ns=ms(1)))
+    found = find_fetches(
+        looked_at(recorded([Span(Kind.FETCH, 0, ms(80), batch=0, iterator=1, on_cpu_ns=ms(56))]), *looks)
+    )
+    wall, cpu = wall_ms(found), cpu_ms(found)
+    assert wall[Component.STORAGE_IO] == pytest.approx(24 + 56 * 5 / 14)
+    assert cpu[Component.STORAGE_IO] == pytest.approx(56 * 5 / 14)
+    assert wall[Component.DATASET_GETITEM] == pytest.approx(56 * 9 / 14)
+
+
+def test_time_in_the_kernel_where_nothing_was_waited_for_is_the_datasets_own():
+    """As with a file that is in the page cache."""
+    read = making(frame("train.py:7"))
+    looks = [Look(n * ms(5), Doing.RUNNING, read, on_cpu_ns=ms(5), kernel_ns=ms(5)) for n in range(15)]
+    found = find_fetches(
+        looked_at(recorded([Span(Kind.FETCH, 0, ms(80), batch=0, iterator=1, on_cpu_ns=ms(80))]), *looks)
+    )
+    assert wall_ms(found) == {Component.DATASET_GETITEM: 80}

@@ -246,3 +246,40 @@ def test_a_line_of_the_loop_is_apart_from_data_work_and_both_share_the_whole():
     assert shares(lines.data) == pytest.approx({("train.py:9", "storage"): 0.25})
     assert shares(lines.loop) == pytest.approx({("train.py:50", "cpu"): 0.75})
     assert [line.where for line in lines.all()] == ["train.py:50", "train.py:9"]
+
+
+def test_on_a_cpu_a_line_of_the_loop_counts_for_what_of_it_is_in_no_operator():
+    """``model(x)`` computes; ``log(x)`` does not: known from a traced step, counted in the measured one."""
+    model, log = (Stack((frame(f"train.py:{line}", "main"),), in_fetch=False) for line in (60, 61))
+    spans = [
+        Span(Kind.NEXT, 0, ms(10), batch=0, iterator=1),
+        Span(Kind.NEXT, ms(100), ms(110), batch=1, iterator=1),
+        Span(Kind.OPERATOR, ms(110), ms(130)),
+    ]
+    found = looked_at(
+        recorded(spans),
+        Look(0, Doing.RUNNING),
+        Look(ms(10), Doing.RUNNING, model, on_cpu_ns=ms(10)),
+        Look(ms(30), Doing.RUNNING, model, on_cpu_ns=ms(20)),
+        Look(ms(50), Doing.RUNNING, log, on_cpu_ns=ms(20)),
+        Look(ms(110), Doing.RUNNING, model, on_cpu_ns=ms(60)),
+        Look(ms(120), Doing.RUNNING, model, on_cpu_ns=ms(10)),
+        Look(ms(140), Doing.RUNNING, log, on_cpu_ns=ms(20)),
+    )
+    measured = one_step((0, ms(10)), (ms(10), ms(60)))
+    traced = one_step((ms(100), ms(110)), (ms(110), ms(150)), index=1, traced=True)
+    steps = steps_of(measured, traced)
+    lines = find_hot_lines(found, steps, find_fetches(found))
+    assert shares(lines.loop) == pytest.approx({("train.py:61", "cpu"): 1.0})
+    assert lines.data == []
+
+
+def test_on_a_cpu_without_traced_steps_no_line_of_the_loop_is_named():
+    loop = Stack((frame("train.py:50", "main"),), in_fetch=False)
+    found = looked_at(
+        recorded([Span(Kind.NEXT, 0, ms(10), batch=0, iterator=1)]),
+        Look(0, Doing.RUNNING),
+        Look(ms(25), Doing.RUNNING, loop, on_cpu_ns=ms(25)),
+    )
+    steps = steps_of(one_step((0, ms(10)), (ms(10), ms(40))))
+    assert find_hot_lines(found, steps, find_fetches(found)).loop == []

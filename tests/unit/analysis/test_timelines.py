@@ -10,7 +10,7 @@ from builders import Look, looked_at, ms, recorded, samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.analysis.timelines import COLUMNS, NO_CORE, ON_CPU, UNSEEN, Timeline, timelines
+from dlprof.analysis.timelines import COLUMNS, IN_KERNEL, NO_CORE, ON_CPU, UNSEEN, Timeline, timelines
 from dlprof.model.kinds import Doing
 from dlprof.model.profile import Samples
 
@@ -26,7 +26,7 @@ def spent(row: np.ndarray) -> dict[int, float]:
 
 def test_every_doing_has_its_column_and_none_is_used_twice():
     assert ON_CPU == Doing.RUNNING
-    assert sorted([*Doing, NO_CORE, UNSEEN]) == list(range(COLUMNS))
+    assert sorted([*Doing, NO_CORE, UNSEEN, IN_KERNEL]) == list(range(COLUMNS))
 
 
 def test_what_a_thread_was_not_on_a_core_it_was_blocked_on_what_it_was_seen_doing():

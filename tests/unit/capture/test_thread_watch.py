@@ -364,6 +364,8 @@ class Proc:
         task.mkdir(parents=True, exist_ok=True)
         (task / "syscall").write_text(text + "\n")
         (task / "schedstat").write_text("70 8 9\n")
+        fields = " ".join(str(number) for number in range(4, 53))
+        (task / "stat").write_text(f"{thread} (a name) with ) R {fields}\n")
 
     def opened(self, number: int, target: str) -> None:
         (self.process / "fd" / str(number)).symlink_to(target)
@@ -373,6 +375,8 @@ class Proc:
         thread._names = names
         try:
             assert thread.times() == (70, 8)
+            # Field 15, in ticks.
+            assert thread.kernel_ns() == 15 * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
             return thread.doing()
         finally:
             thread.close()

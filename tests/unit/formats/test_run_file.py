@@ -201,3 +201,12 @@ def test_a_command_with_a_file_name_that_is_not_utf8_can_be_saved(tmp_path):
 def test_the_format_says_its_version():
     assert FORMAT == "dlprof.run/1"
     assert run_file.NAME == "run.dlprof"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("train.py", "train.py"), ("caf\udce9.py", "caf\\xe9.py"), ("half \ud800", "half \\ud800"), ("中文", "中文")],
+)
+def test_texts_become_such_that_every_format_can_hold_them(text, shown):
+    assert run_file.printable(text) == shown
+    run_file.printable(text).encode("utf-8")

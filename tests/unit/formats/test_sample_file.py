@@ -22,7 +22,8 @@ numbers = st.integers(1, (1 << 32) - 1)
 frames = st.lists(
     st.tuples(st.text(max_size=5), st.integers(0, 1 << 31), st.text(st.characters(), max_size=5)), max_size=3
 ).map(tuple)
-looks = st.lists(st.tuples(times, numbers, numbers, times, times, st.integers(0, 7), frames), max_size=120)
+all_times = st.tuples(times, times, times)
+looks = st.lists(st.tuples(times, numbers, numbers, all_times, st.integers(0, 7), frames), max_size=120)
 
 
 def path_in(folder: Path) -> Path:
@@ -41,15 +42,20 @@ def rows(folder: Path) -> list[tuple[Any, ...]]:
     found = read_samples(path_in(folder))
     assert found is not None
     records, stacks, _ = found
-    names = ("at_ns", "pid", "thread", "on_cpu_ns", "runnable_ns", "doing")
+    times = ("on_cpu_ns", "runnable_ns", "kernel_ns")
     return [
-        (*(int(each[name]) for name in names), stacks[each["stack"] - 1] if each["stack"] != NO_STACK else ())
+        (
+            *(int(each[name]) for name in ("at_ns", "pid", "thread")),
+            tuple(int(each[name]) for name in times),
+            int(each["doing"]),
+            stacks[each["stack"] - 1] if each["stack"] != NO_STACK else (),
+        )
         for each in records
     ]
 
 
 def look(at: int, stack: Frames = INNER) -> tuple[Any, ...]:
-    return (at, 100, 101, at * 2, at * 3, 1, stack)
+    return (at, 100, 101, (at * 2, at * 3, at), 1, stack)
 
 
 @settings(max_examples=60, deadline=None)

@@ -31,7 +31,7 @@ def write(folder: Path, name: str, *looks: tuple[int, int, int, Frames], spent_n
     folder.mkdir(exist_ok=True)
     writer = SampleWriter(str(folder), 1 << 30)
     for at, pid, thread, frames in looks:
-        writer.add(at, pid, thread, at * 10, at * 100, 4, frames)
+        writer.add(at, pid, thread, (at * 10, at * 100, at * 5), 4, frames)
     writer.close(spent_ns)
     for path in list(folder.glob(f"{os.getpid()}.*")):
         path.rename(path.with_name(name + path.suffix))
@@ -44,6 +44,7 @@ def rows(found: Samples) -> list[tuple[Any, ...]]:
             found.at_ns.tolist(),
             found.on_cpu_ns.tolist(),
             found.runnable_ns.tolist(),
+            found.kernel_ns.tolist(),
             found.doing.tolist(),
             [found.stacks[place] for place in found.stack.tolist()],
             strict=True,
@@ -72,8 +73,8 @@ def test_looks_of_several_files_are_brought_into_order(tmp_path):
     found, spent_ns, damaged = assemble_samples(tmp_path, TRACKS)
     assert (spent_ns, damaged) == (34, [])
     assert [(row[0], row[1]) for row in rows(found)] == [(0, 3), (0, 4), (1, 5), (1, 6), (1, 7)]
-    for track, at, on_cpu, runnable, doing, _ in rows(found):
-        assert (on_cpu, runnable, doing) == (at * 10, at * 100, 4), track
+    for track, at, on_cpu, runnable, kernel, doing, _ in rows(found):
+        assert (on_cpu, runnable, kernel, doing) == (at * 10, at * 100, at * 5, 4), track
     functions = [[frame.function for frame in row[-1].frames] for row in rows(found)]
     assert functions == [["<module>"], ["Texts.__getitem__"], [], ["<module>"], ["Texts.__getitem__"]]
     # The same stack in two files is one.

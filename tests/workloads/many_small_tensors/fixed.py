@@ -28,8 +28,8 @@ def collate(samples):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    backbone = nn.Sequential(nn.Conv2d(3, 24, 3, 2), nn.ReLU(), nn.Conv2d(24, 32, 3, 2), nn.ReLU(), nn.Flatten())
-    head = nn.Linear(32 * 15 * 15, 4)
+    backbone = nn.Sequential(nn.Conv2d(3, 40, 3, 2), nn.ReLU(), nn.Conv2d(40, 56, 3, 2), nn.ReLU(), nn.Flatten())
+    head = nn.Linear(56 * 15 * 15, 4)
     optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.01)
     loader = DataLoader(Scenes(66 * 16), batch_size=16, shuffle=True, collate_fn=collate, num_workers=2)
     for images, boxes, _labels, counts in loader:
