@@ -279,7 +279,7 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notic
         without=without,
         waits_ms=sections.wait_shares(measured.waits),
         taking_turns=measured.lock_share >= _SERIAL,
-        top_line=next(iter(measured.lines.data), None),
+        lines=tuple(measured.lines.data),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Cause, Component, Confidence
-from dlprof.model.report import Evidence
+from dlprof.model.report import Evidence, HotLine
 
 WORTH_TRYING = 1.05
 """Middle speedup from which a change is advised."""
@@ -125,14 +125,24 @@ def _vectorize_collate(findings: Findings) -> Answer:
     collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
     if isinstance(answer, Advice) and collate_fn.startswith("torch.utils.data."):
         return Refusal("vectorize-collate", "torchs-own")
-    line = findings.top_line
-    if isinstance(answer, Advice) and line and findings.judgement.component is Component.COLLATE_FN:
-        # A collate_fn that is an object is known by its type; of a partial function nothing is known.
-        names = (line.function, line.function.rpartition(".")[0])
-        if not collate_fn.startswith("functools.") and not any(name and collate_fn.endswith(name) for name in names):
-            values = {"function": line.function, "line": line.where}
-            return Refusal("vectorize-collate", "elsewhere", values)
+    if isinstance(answer, Advice) and findings.judgement.component is Component.COLLATE_FN:
+        return _unless_elsewhere(answer, collate_fn, findings.lines)
     return answer
+
+
+def _unless_elsewhere(advice: Advice, collate_fn: str, lines: tuple[HotLine, ...]) -> Answer:
+    """Refuse where most of the time is spent in functions that collate_fn calls."""
+    # Of a partial function the function is not known.
+    others = [] if collate_fn.startswith("functools.") else [it for it in lines if not _is_of(it.function, collate_fn)]
+    if sum(it.share for it in others) * 2 <= sum(it.share for it in lines):
+        return advice
+    return Refusal("vectorize-collate", "elsewhere", {"function": others[0].function, "line": others[0].where})
+
+
+def _is_of(function: str, collate_fn: str) -> bool:
+    # A collate_fn that is an object is known by its type.
+    names = (function, function.removesuffix(".__call__"))
+    return any(collate_fn == name or collate_fn.endswith(f".{name}") for name in names)
 
 
 def _pin_memory(findings: Findings) -> Answer:

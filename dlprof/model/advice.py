@@ -28,7 +28,7 @@ class Findings:
         without: What the step would be with one component of the input free of cost.
         waits_ms: A mean step's wait per component, in milliseconds.
         taking_turns: Whether workers wait for one another at a lock.
-        top_line: The line of data work at which most time is spent, None where lines are not known.
+        lines: Where the data work's time is spent, most first; empty where lines are not known.
     """
 
     judgement: Judgement
@@ -44,7 +44,7 @@ class Findings:
     without: dict[Component, Forecast]
     waits_ms: dict[Component, float]
     taking_turns: bool = False
-    top_line: HotLine | None = None
+    lines: tuple[HotLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ def test_torchs_own_collate_function_is_not_to_be_rewritten():
 def test_a_collate_fn_that_calls_what_costs_the_time_is_not_to_be_vectorised(collate_fn, function, advised):
     loader = {"num_workers": 0, "collate_fn": collate_fn}
     line = HotLine("train.py:7", function, "words = encode(text)", 0.8, "cpu")
-    found = replace(findings(without={Component.COLLATE_FN: 1.7}), loader=loader, top_line=line)
+    found = replace(findings(without={Component.COLLATE_FN: 1.7}), loader=loader, lines=(line,))
     found = replace(found, judgement=replace(found.judgement, component=Component.COLLATE_FN))
     given = answer("vectorize-collate", found)
     assert isinstance(given, Advice) is advised

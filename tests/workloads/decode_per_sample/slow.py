@@ -40,13 +40,13 @@ def shoot(folder, count=20, width=1200, height=900):
 
 def network():
     return nn.Sequential(
-        nn.Conv2d(3, 24, 5, stride=2),
+        nn.Conv2d(3, 36, 5, stride=2),
         nn.ReLU(),
-        nn.Conv2d(24, 48, 3),
+        nn.Conv2d(36, 72, 3),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
-        nn.Linear(768, len(PARKS)),
+        nn.Linear(1152, len(PARKS)),
     )
 
 

@@ -54,7 +54,7 @@ def main() -> None:
         forget(file)
         dataset = NeighbourFeatures(file, batch * batches, rows, width)
         loader = DataLoader(dataset, batch_size=batch, num_workers=1)
-        model = nn.Sequential(nn.Linear(width, 3072), nn.GELU(), nn.Linear(3072, 7))
+        model = nn.Sequential(nn.Linear(width, 2048), nn.GELU(), nn.Linear(2048, 7))
         optimizer = torch.optim.AdamW(model.parameters())
         criterion = nn.CrossEntropyLoss()
         total = 0.0
