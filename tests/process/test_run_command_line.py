@@ -215,10 +215,19 @@ def test_ascii_terminals() -> None:
 
 def test_options_reach_the_script_and_the_analysis() -> None:
     options = ["--steps", "all", "--warmup=0", "--trace-steps", "0", "--max-disk", "2", "--out", "o", "--format", "md"]
-    done = run(*options, script(NUMBER_OF_STEPS))
+    looking = ["--sample-hz", "50", "--span", "train:augment", "--span", "data:Set.load"]
+    done = run(*options, *looking, script(NUMBER_OF_STEPS))
     settings = json.loads(done.stdout)
     del settings["supervisor_pid"]
-    assert settings == {"steps": None, "warmup": 0, "trace_steps": 0, "max_disk_bytes": 2_000_000, "ends_script": True}
+    assert settings == {
+        "steps": None,
+        "warmup": 0,
+        "trace_steps": 0,
+        "max_disk_bytes": 2_000_000,
+        "ends_script": True,
+        "sample_hz": 50,
+        "spans": ["train:augment", "data:Set.load"],
+    }
     assert json.loads(Path("o/seen.json").read_text())[1] == ["md"]
 
 
