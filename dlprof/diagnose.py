@@ -24,9 +24,9 @@ from dlprof.analysis.steps import NO_LOADER, drift, find_steps
 from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge, shares_outside_input, startup_candidate
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
-from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, ExitReason
 from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
-from dlprof.model.profile import Loader, Notice, Profile
+from dlprof.model.profile import Loader, Notice, Profile, RunFacts
 from dlprof.model.report import (
     SCHEMA,
     AdviceRow,
@@ -343,10 +343,12 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     if steps.traced and measured.parts is not None and not len(measured.parts.open_shares):
         notices.append(Notice("trace-without-kernels"))
     if not steps.traced and not _TRACE_NOTICES & {notice.slug for notice in notices}:
-        reason = "--trace-steps 0" if not run.trace_steps else "the training loop ended before the traced steps"
+        reason = _why_untraced(run)
         notices.append(Notice("no-trace", 1, {"reason": reason}))
     if 0 < count < MANY_STEPS:
         notices.append(Notice("short-run", 1, {"steps": count}))
+    if measured.lines.few:
+        notices.append(Notice("few-looks", measured.lines.looks))
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
@@ -361,6 +363,14 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     if removed is not None and abs(removed.calibration_error) > _LARGE_ERROR:
         notices.append(Notice("simulator-off", 1, {"share": abs(removed.calibration_error)}))
     return notices
+
+
+def _why_untraced(run: RunFacts) -> str:
+    if not run.trace_steps:
+        return "--trace-steps 0"
+    if run.ending.reason is ExitReason.STEPS_REACHED:
+        return "workers were started anew where it would have run, and it must be off then"
+    return "the training loop ended before the traced steps"
 
 
 def _phase_notices(profile: Profile, steps: Steps) -> list[Notice]:

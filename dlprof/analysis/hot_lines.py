@@ -23,6 +23,8 @@ from dlprof.model.steps import Step, Steps
 
 _MOST = 10
 _LEAST_SHARE = 0.01
+_FEWEST_LOOKS = 8
+"""Looks from which lines are named: fewer would name the one that happened to be seen."""
 _STATES: dict[BlockedOn, tuple[int, ...]] = {
     "cpu": (ON_CPU,),
     "storage": (Doing.DISK, Doing.PAGE_FAULT),
@@ -44,6 +46,13 @@ class HotLines:
 
     data: list[HotLine]
     loop: list[HotLine]
+    looks: int
+    """How often data work was looked at."""
+
+    @property
+    def few(self) -> bool:
+        """Whether it was looked at, and not often enough to name lines."""
+        return 0 < self.looks < _FEWEST_LOOKS
 
     def all(self) -> list[HotLine]:
         """Both together."""
@@ -60,7 +69,7 @@ def find_hot_lines(profile: Profile, steps: Steps, fetches: Fetches) -> HotLines
     """
     data, loop = _in_data_work(profile, steps, fetches), _in_the_loop(profile, steps, fetches)
     total = data.total_ns + loop.total_ns
-    return HotLines(data.lines(total), loop.lines(total))
+    return HotLines(data.lines(total), loop.lines(total), data.looks)
 
 
 class _Spent:
@@ -70,10 +79,12 @@ class _Spent:
         self._by_place: dict[Place, Amounts] = {}
         self._frames: dict[Place, Frame] = {}
         self.total_ns = 0.0
+        self.looks = 0
 
     def add(self, frame: Frame | None, amount: Amounts) -> None:
         """Count a look at a frame, or at none that is to be named."""
         self.total_ns += float(amount[_COUNTED].sum())
+        self.looks += 1
         if frame is not None:
             # A comprehension and the function around it are one line.
             place = frame.file, frame.line
@@ -81,7 +92,9 @@ class _Spent:
             self._by_place[place] = self._by_place.get(place, np.zeros(COLUMNS)) + amount
 
     def lines(self, total_ns: float) -> list[HotLine]:
-        """One entry a line and state that has at least a hundredth of the total."""
+        """One entry a line and state that has at least a hundredth of the total; none after too few looks."""
+        if self.looks < _FEWEST_LOOKS:
+            return []
         found = [
             HotLine(f"{file}:{line}", self._frames[file, line].function, self._frames[file, line].source, share, state)
             for (file, line), amount in self._by_place.items()
@@ -160,5 +173,5 @@ def _looks(
 
 
 def _line(stack: Stack) -> Frame | None:
-    """The user's innermost line, else the innermost at all."""
-    return next((frame for frame in stack.frames if frame.is_user), next(iter(stack.frames), None))
+    """The user's innermost line, None where all of it is a library's."""
+    return next((frame for frame in stack.frames if frame.is_user), None)

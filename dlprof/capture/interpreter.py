@@ -132,32 +132,37 @@ def _locate(memory: int) -> Layout | None:
     thread_state = int(get())
     inner = sys._getframe()
     outer = inner.f_back
-    if outer is None:
-        return None
-    frame, caller = (_word(memory, id(each) + _FRAME_OBJECT_TO_FRAME) for each in (inner, outer))
-    instructions = CodeType.__basicsize__
-    to_frame, through = _way_to(memory, thread_state)
-    # A method's: of other functions the name and the qualified name may be one object.
-    code = RemoteStacks.frames.__code__
-    text_ascii = sys.getsizeof("a") - 2
-    return Layout(
-        thread_state=thread_state,
-        to_frame=to_frame,
-        through=through,
-        frame_code=_offset(memory, caller, _FRAME_BYTES, id(outer.f_code)),
-        frame_previous=_offset(memory, frame, _FRAME_BYTES, caller),
-        frame_instruction=_offset(memory, caller, _FRAME_BYTES, id(outer.f_code) + instructions + outer.f_lasti),
-        code_type=id(CodeType),
-        code_file=_offset(memory, id(code), instructions, id(code.co_filename)),
-        code_name=_offset(memory, id(code), instructions, id(code.co_qualname)),
-        code_lines=_offset(memory, id(code), instructions, id(code.co_linetable)),
-        code_first_line=_first_line_offset(memory, (code, inner.f_code), instructions),
-        code_instructions=instructions,
-        text_ascii=text_ascii,
-        text_other=sys.getsizeof("\u4e2d") - 4,
-        text_kind_shift=16 if sys.version_info >= (3, 14) else 2,
-        bytes_data=sys.getsizeof(b"") - 1,
-    )
+    # A frame that is held by one of its own variables lives on with all its callers', and what theirs hold: a loader's
+    # iterator and its workers.
+    try:
+        if outer is None:
+            return None
+        frame, caller = (_word(memory, id(each) + _FRAME_OBJECT_TO_FRAME) for each in (inner, outer))
+        instructions = CodeType.__basicsize__
+        to_frame, through = _way_to(memory, thread_state)
+        # A method's: of other functions the name and the qualified name may be one object.
+        code = RemoteStacks.frames.__code__
+        text_ascii = sys.getsizeof("a") - 2
+        return Layout(
+            thread_state=thread_state,
+            to_frame=to_frame,
+            through=through,
+            frame_code=_offset(memory, caller, _FRAME_BYTES, id(outer.f_code)),
+            frame_previous=_offset(memory, frame, _FRAME_BYTES, caller),
+            frame_instruction=_offset(memory, caller, _FRAME_BYTES, id(outer.f_code) + instructions + outer.f_lasti),
+            code_type=id(CodeType),
+            code_file=_offset(memory, id(code), instructions, id(code.co_filename)),
+            code_name=_offset(memory, id(code), instructions, id(code.co_qualname)),
+            code_lines=_offset(memory, id(code), instructions, id(code.co_linetable)),
+            code_first_line=_first_line_offset(memory, (code, inner.f_code), instructions),
+            code_instructions=instructions,
+            text_ascii=text_ascii,
+            text_other=sys.getsizeof("\u4e2d") - 4,
+            text_kind_shift=16 if sys.version_info >= (3, 14) else 2,
+            bytes_data=sys.getsizeof(b"") - 1,
+        )
+    finally:
+        del inner, outer
 
 
 def _is_right(layout: Layout) -> bool:

@@ -25,6 +25,8 @@ from dlprof.model.kinds import Doing
 _OUTERMOST = (str(Path(__file__).parent / "fetching.py"), "Fetching._timed_fetch.<locals>.timed_fetch")
 """Around the making of a batch."""
 _COST_RATIO = 100
+_MOST_PAUSES = 5
+"""A look at new code takes a hundred times as long as others: one such must not keep us from looking."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _POLLFD = struct.Struct("<i")
 _RUNNING = b"running"
@@ -267,7 +269,7 @@ class ThreadWatch:
         limit_bytes: How much may be written.
 
     Attributes:
-        pause_ns: From one look to the next. Looking takes a hundredth of a core at most, however many threads.
+        pause_ns: From one look to the next: so long that looking takes a hundredth of a core, but not much longer.
     """
 
     def __init__(self, recording: Path, root: int, hz: int, limit_bytes: int) -> None:
@@ -327,7 +329,7 @@ class ThreadWatch:
                 self._writer.add(at_ns, thread.pid, thread.thread, watched.times, watched.doing, watched.frames)
         spent = time.thread_time_ns() - begin
         self._spent_ns += spent
-        self.pause_ns = max(self._least_pause_ns, spent * _COST_RATIO)
+        self.pause_ns = min(max(self._least_pause_ns, spent * _COST_RATIO), _MOST_PAUSES * self._least_pause_ns)
 
     def close(self) -> None:
         """Write what is left.

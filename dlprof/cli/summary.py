@@ -36,6 +36,10 @@ class Summary(Protocol):
         """The best advice in a sentence, then the lines to paste; may be empty."""
 
     @property
+    def gains(self) -> bool:
+        """Whether that advice makes the step faster."""
+
+    @property
     def notices(self) -> Sequence[str]:
         """What was lost, odd or assumed, a sentence each."""
 
@@ -58,7 +62,7 @@ def summary_lines(summary: Summary, failures: Sequence[str], console: Console) -
     lines = _block(summary.headline, console, 3, style="bold")
     lines += _bar(summary.bar, console)
     if summary.advice:
-        lines += _block(summary.advice[0], console, 2, first="Try first: ")
+        lines += _block(summary.advice[0], console, 2, first="Try first: " if summary.gains else "Advice: ")
     path = [Text(terminal.plain(summary.path), style="bold")] if summary.path else []
     room = MOST_LINES - len(lines) - len(path)
     after: list[Text] = []

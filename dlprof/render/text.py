@@ -25,6 +25,8 @@ NOTICES_ON_TERMINAL = 2
 _FILLS = "█▓▒░▞▚▙▜▪"
 """One fill for each part of a bar, so that it can be read without colour."""
 
+_WORTH_TRYING = 1.05
+"""Middle speedup from which advice is something to try, as in ``advice/rules.py``."""
 _UNREMARKABLE = {"fewer-steps", "first-batches-from-full-queue", "other-process-ignored"}
 """Notices that a reader of the terminal can do without; they stand in the report."""
 
@@ -37,6 +39,7 @@ class Summary:
         headline: One sentence.
         bar: Name and share (0 to 1) of each part of the mean step, largest first; empty without a budget.
         advice: Best advice with its gain, then its lines to paste; empty without advice.
+        gains: Whether that advice makes the step faster.
         notices: At most two, those that bear on the result.
         path: The report that was written, or empty.
     """
@@ -44,6 +47,7 @@ class Summary:
     headline: str
     bar: tuple[tuple[str, float], ...]
     advice: tuple[str, ...]
+    gains: bool
     notices: tuple[str, ...]
     path: str
 
@@ -69,6 +73,7 @@ def summary(report: Report, path: str = "") -> Summary:
         headline=name(report.verdict.headline, 600),
         bar=_bar(report),
         advice=tuple(advice),
+        gains=bool(report.advice and report.advice[0].speedup and report.advice[0].speedup[1] >= _WORTH_TRYING),
         notices=tuple(notices[:NOTICES_ON_TERMINAL]),
         path=path,
     )

@@ -44,6 +44,7 @@ def finish_run(folder, *, command, outcome, formats):
         headline="Waiting for data takes 62 % of a step.",
         bar=[("waiting for data", 0.62), ("compute", 0.38)],
         advice=["num_workers 0 to 2"],
+        gains=True,
         notices=[],
         path=f"{folder}/report.html",
     )

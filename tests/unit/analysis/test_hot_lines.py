@@ -9,11 +9,18 @@ from builders import Look, Span, frame, looked_at, making, ms, one_step, recorde
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlprof.analysis import hot_lines
 from dlprof.analysis.components import find_fetches
 from dlprof.analysis.hot_lines import find_hot_lines
 from dlprof.model.kinds import Doing, Kind
 from dlprof.model.profile import Profile, Stack
 from dlprof.model.report import HotLine
+
+
+@pytest.fixture(autouse=True)
+def _few_looks_do(monkeypatch):
+    monkeypatch.setattr(hot_lines, "_FEWEST_LOOKS", 1)
+
 
 PARSE = frame("train.py:7", "Texts.__getitem__", source="return json.loads(self.texts[i])")
 READ = frame("train.py:9", "Texts.__getitem__", source="self.file.read(n)")
@@ -61,9 +68,21 @@ def test_different_library_lines_under_one_of_the_users_are_one():
     assert shares(lines) == {("train.py:7", "cpu"): 1.0}
 
 
-def test_where_nothing_of_the_users_is_in_it_the_librarys_innermost_line_is_shown():
-    lines = hot(one_batch(Look(ms(10), Doing.RUNNING, making(JSON, TORCH), on_cpu_ns=ms(10))))
-    assert shares(lines) == {(f"{JSON.file}:{JSON.line}", "cpu"): 1.0}
+def test_time_that_is_all_a_librarys_has_no_line_and_its_share():
+    lines = hot(
+        one_batch(
+            Look(ms(10), Doing.RUNNING, making(JSON, TORCH), on_cpu_ns=ms(10)),
+            Look(ms(20), Doing.RUNNING, making(JSON, PARSE), on_cpu_ns=ms(10)),
+        )
+    )
+    assert shares(lines) == pytest.approx({("train.py:7", "cpu"): 0.5})
+
+
+@pytest.mark.parametrize(("looks", "named"), [(7, False), (8, True)])
+def test_after_a_few_looks_no_line_is_named(looks, named, monkeypatch):
+    monkeypatch.undo()
+    rows = [Look(ms(10) * n, Doing.RUNNING, making(PARSE), on_cpu_ns=ms(10)) for n in range(1, looks + 1)]
+    assert bool(hot(one_batch(*rows))) is named
 
 
 @pytest.mark.parametrize(

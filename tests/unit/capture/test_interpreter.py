@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib.util
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -414,3 +416,22 @@ def test_a_wrong_layout_gives_no_error(wrong):
 def test_a_torn_table_of_lines_gives_some_line(table, first_line, instruction):
     code = interpreter._Code("f.py", "f", first_line, table)
     assert isinstance(code.line(instruction), int)
+
+
+def test_nothing_of_the_callers_lives_on(tmp_path):
+    """A loader's iterator, for one: its workers would go on, and forked processes would try to end them."""
+
+    class Held:
+        pass
+
+    def caller() -> weakref.ref[Held]:
+        held = Held()
+        assert publish(str(tmp_path))
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert caller()() is None
+    finally:
+        gc.enable()

@@ -22,6 +22,7 @@ class Words:
         default_factory=lambda: [("waiting for data", 0.62), ("compute", 0.3), ("Python", 0.08)]
     )
     advice: list[str] = field(default_factory=lambda: ["num_workers 0 → 2: 1.9 times as fast (1.7 to 2.1)"])
+    gains: bool = True
     notices: list[str] = field(default_factory=list)
     path: str = "dlprof-runs/train-20260101-000000/report.html"
 
@@ -118,3 +119,10 @@ def test_lines_are_written_whole(capsys: pytest.CaptureFixture[str]) -> None:
     to = terminal.console()
     terminal.show(summary_lines(Words(path="p" * 200), [], to), to)
     assert capsys.readouterr().err.splitlines()[-1] == "p" * 200
+
+
+def test_advice_that_makes_nothing_faster_is_not_the_first_to_try():
+    assert any(line.startswith("Try first: ") for line in shown(Words(), []))
+    same = shown(Words(gains=False), [])
+    assert any(line.startswith("Advice: ") for line in same)
+    assert not any("Try first" in line for line in same)
