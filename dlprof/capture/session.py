@@ -432,7 +432,7 @@ class Session:
             self._let_requests_end()
         if threading.current_thread() is not threading.main_thread() and self._main_listens and not feeds:
             # The main thread gets it from the signal's handler; here it ends the thread, which asks for batches.
-            _to_end.append(True)
+            _to_end.append(threading.current_thread())
             signal.pthread_kill(threading.main_thread().ident or 0, STOP_SIGNAL)
         raise SystemExit(0)
 
@@ -588,8 +588,8 @@ def _listen_in_main_thread() -> bool:
     return True
 
 
-_to_end: list[bool] = []
-"""Filled when the script is to end: the signal is also sent for what only the main thread can do."""
+_to_end: list[threading.Thread] = []
+"""The thread that ends when the script is to end: the signal is also sent for what only the main thread can do."""
 _errands: list[Callable[[], None]] = []
 _TO_NEXT_REQUEST_S = 0.05
 _PATIENCE_NS = 2_000_000_000
@@ -600,6 +600,8 @@ def _end_script(*_: Any) -> None:
     while _errands:
         _errands.pop()()
     if _to_end:
+        # It is on its way out: while it lets go of tensors, in torch's C++ code, the interpreter must not be torn down.
+        _to_end[-1].join(_PATIENCE_NS / 1e9)
         raise SystemExit(0)
 
 
