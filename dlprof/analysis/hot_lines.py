@@ -23,7 +23,7 @@ from dlprof.model.steps import Step, Steps
 
 _MOST = 10
 _LEAST_SHARE = 0.01
-_FEWEST_LOOKS = 8
+_FEWEST_LOOKS = 5
 """Looks from which lines are named: fewer would name the one that happened to be seen."""
 _STATES: dict[BlockedOn, tuple[int, ...]] = {
     "cpu": (ON_CPU,),

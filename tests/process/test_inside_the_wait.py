@@ -109,7 +109,7 @@ def line_of(mode: str) -> str:
 
 def run(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
     (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "dlprof", "run", "--out", "run", "--format", "json", "--steps", "30"]
+    command = [sys.executable, "-m", "dlprof", "run", "--out", "run", "--format", "json", "--steps", "80"]
     command += ["--warmup", "2", "--trace-steps", "0", *options, "script.py", "--", *arguments]
     done = subprocess.run(
         command, cwd=folder, env=os.environ.copy(), capture_output=True, text=True, timeout=TIME_LIMIT_S

@@ -78,7 +78,7 @@ def test_time_that_is_all_a_librarys_has_no_line_and_its_share():
     assert shares(lines) == pytest.approx({("train.py:7", "cpu"): 0.5})
 
 
-@pytest.mark.parametrize(("looks", "named"), [(7, False), (8, True)])
+@pytest.mark.parametrize(("looks", "named"), [(4, False), (5, True)])
 def test_after_a_few_looks_no_line_is_named(looks, named, monkeypatch):
     monkeypatch.undo()
     rows = [Look(ms(10) * n, Doing.RUNNING, making(PARSE), on_cpu_ns=ms(10)) for n in range(1, looks + 1)]
