@@ -207,19 +207,6 @@ class SpanFile:
     truncated: bool
 
 
-def read_role(path: Path) -> Role | None:
-    """What the thread is for whose spans a file holds; None where it has no header (yet), or cannot be read."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-    except OSError:
-        return None
-    if len(header) < _HEADER.size:
-        return None
-    magic, version, role, *_ = _HEADER.unpack(header)
-    return _ROLES[role] if magic == _MAGIC and version == VERSION and role < len(_ROLES) else None
-
-
 def record_dtype() -> Any:
     """The numpy type of one record, field for field as ``SpanWriter.add`` packs it."""
     import numpy as np
