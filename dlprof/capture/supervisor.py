@@ -317,8 +317,9 @@ class _Watch:
         """Stop as the command did from the keyboard, so that the shell sees it and can continue both."""
         if number not in {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU} or signal.SIGTSTP not in self._held:
             return
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+        # Sent while it is held, it is one with the terminal's that may be waiting: two would stop us twice.
         os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
     def _pass_on(self, info: signal.struct_siginfo) -> None:

@@ -77,6 +77,7 @@ class Run:
         *,
         terminal: int | None = None,
         under: list[str] | None = None,
+        first: str = "",
         **options: object,
     ) -> None:
         self.recording = tmp_path / "recording"
@@ -87,7 +88,7 @@ class Run:
         self.leash, held = os.pipe()
         settings = {"steps": 5, "limits": [30, 10], "display": "none", **options}
         self.process = subprocess.Popen(
-            [*(under or []), sys.executable, "-c", DRIVER, str(self.recording), json.dumps(settings), *command],
+            [*(under or []), sys.executable, "-c", first + DRIVER, str(self.recording), json.dumps(settings), *command],
             stdin=subprocess.PIPE if terminal is None else terminal,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -406,6 +407,26 @@ def test_stopped_and_continued_with_the_command(start: Callable[..., Run], termi
     assert run.end() == 0
     assert run.out == b""
     assert run.outcome.forwarded == ("SIGUSR2",)
+
+
+# The terminal's signal reaches the supervisor when it has already seen the command stop.
+LATE = """
+import os, signal
+from dlprof.capture import supervisor
+stop_likewise = supervisor._Watch._stop_likewise
+def late(watch, number):
+    os.kill(os.getpid(), signal.SIGTSTP)
+    stop_likewise(watch, number)
+supervisor._Watch._stop_likewise = late
+"""
+
+
+def test_stopped_once_however_late_the_terminals_signal(start: Callable[..., Run], terminal: tuple[int, int]) -> None:
+    under = [sys.executable, "-c", SHELL_WITH_JOBS]
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTSTP); print('continued')"
+    run = start(code, terminal=terminal[1], under=under, first=LATE)
+    assert (run.line(), run.line()) == ("stopped", "continued")
+    assert run.end() == 0
 
 
 # ---- stopping
