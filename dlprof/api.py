@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from dlprof.analysis.pipeline import training_loader
 from dlprof.analysis.steps import find_steps
 from dlprof.capture.environment import environment
 from dlprof.capture.handover_probe import probe
@@ -21,7 +23,7 @@ from dlprof.capture.machine import load_machine
 from dlprof.capture.nvml import load_gpus
 from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
 from dlprof.diagnose import diagnose
-from dlprof.errors import DlprofError, UnreadableInputError
+from dlprof.errors import EXIT_BOUND_CROSSED, DlprofError, UnreadableInputError
 from dlprof.formats import run_file
 from dlprof.formats.chrome_trace import AlignedTrace
 from dlprof.formats.recording import (
@@ -32,11 +34,13 @@ from dlprof.formats.recording import (
     training_process,
 )
 from dlprof.formats.report_json import encode_report
-from dlprof.formats.settings_file import load_settings
+from dlprof.formats.settings_file import Override, load_settings
 from dlprof.formats.trace_writer import write_trace
+from dlprof.model.bounds import Bound
 from dlprof.model.profile import Notice, Profile, RunFacts
 from dlprof.model.report import Report
 from dlprof.render import Summary, render_each, summary
+from dlprof.render.wording import notice_text
 
 JSON = "json"
 RECORDING = "recording"
@@ -75,7 +79,14 @@ class WrittenReports:
     failures: list[str]
 
 
-def finish_run(folder: Path, *, command: list[str], outcome: Outcome, formats: tuple[str, ...]) -> FinishedRun:
+def finish_run(
+    folder: Path,
+    *,
+    command: list[str],
+    outcome: Outcome,
+    formats: tuple[str, ...],
+    bounds: tuple[Bound, ...] = (),
+) -> FinishedRun:
     """Analyse what a run has recorded and write its reports.
 
     Args:
@@ -83,6 +94,7 @@ def finish_run(folder: Path, *, command: list[str], outcome: Outcome, formats: t
         command: What was started.
         outcome: How it ended.
         formats: Which reports to write.
+        bounds: From ``--fail-if``.
 
     Raises:
         OSError: The folder cannot be written.
@@ -92,7 +104,19 @@ def finish_run(folder: Path, *, command: list[str], outcome: Outcome, formats: t
     written = _write(report, folder, formats)
     best = next((path for path in written.paths if path.suffix == ".html"), None)
     shown = best or next(iter(written.paths), folder)
-    return FinishedRun(report.run.exit.status, summary(report, str(shown)), written.failures)
+    found = {bound.text: bound.crossed(report) for bound in bounds}
+    crossed = [f"--fail-if {text}: it is {value}" for text, value in found.items() if value is not None]
+    status = report.run.exit.status
+    if crossed and not status:
+        status = EXIT_BOUND_CROSSED
+    failures = [*written.failures, *_not_set(profile), *crossed]
+    return FinishedRun(status, summary(report, str(shown)), failures)
+
+
+def _not_set(profile: Profile) -> list[str]:
+    """What ``--set`` asked for and did not get, a sentence each: nobody may take the run for one with it."""
+    slugs = ("set-refused", "set-unused")
+    return [notice_text(each.slug, **each.values) for each in profile.notices if each.slug in slugs]
 
 
 def load(source: Path) -> Profile:
@@ -211,6 +235,7 @@ def _unknown_outcome() -> Outcome:
 def _outcome_notices(recording: Recording, outcome: Outcome) -> list[Notice]:
     notices = [Notice(slug, 1, values) for slug, values in outcome.notices]
     notices += _span_notices(recording)
+    notices += _set_notices(recording)
     if not recording.events:
         notices.append(Notice("child-without-dlprof"))
     return notices
@@ -232,9 +257,37 @@ def _span_notices(recording: Recording) -> Iterator[Notice]:
         yield Notice("span-not-timed", len(refused), {"functions": "; ".join(refused)})
 
 
+def _set_notices(recording: Recording) -> Iterator[Notice]:
+    """What became of the settings that ``--set`` asked for."""
+    wanted = load_settings(str(recording.folder)).overrides
+    if not wanted:
+        return
+    found = [event for events in recording.events.values() for event in events if event["event"] == "set"]
+    changed = [
+        f"{name} {old} → {new} ({event['dataset'].rpartition('.')[2]})"
+        for event in found
+        for name, (old, new) in event["changed"].items()
+    ]
+    if changed:
+        yield Notice("set-applied", len(changed), {"changes": "; ".join(dict.fromkeys(changed))})
+    refused = [f"{name}: {reason}" for event in found for name, reason in event["refused"].items()]
+    if refused:
+        yield Notice("set-refused", len(refused), {"reasons": "; ".join(dict.fromkeys(refused))})
+    unused = [str(each) for each in wanted if not any(_was_for(each, event) for event in found)]
+    if unused:
+        yield Notice("set-unused", len(unused), {"settings": ", ".join(unused)})
+
+
+def _was_for(override: Override, event: dict[str, Any]) -> bool:
+    """Whether a loader's arguments were looked at because of this."""
+    if override.loader.isdigit():
+        return override.loader == str(event["index"])
+    return True
+
+
 def _with_probed_handover(profile: Profile) -> Profile:
     """Try what handing a batch over costs, where there were no workers that would have shown it."""
-    loader = next((each for each in profile.loaders if each.pid == profile.main_pid), None)
+    loader = training_loader(profile, find_steps(profile))
     process = next((each for each in profile.processes if each.pid == profile.main_pid), None)
     if loader is None or process is None or loader.settings.get("num_workers"):
         return profile

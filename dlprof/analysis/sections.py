@@ -44,6 +44,7 @@ _SHOWN_SETTINGS = (
     "persistent_workers",
     "pin_memory",
     "in_order",
+    "index",
     "drop_last",
     "timeout",
     "start_method",

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from dlprof.capture.fetching import Fetching, WorkerPosition
+from dlprof.capture.overrides import Overrides
 from dlprof.capture.pinning import Pinning
 from dlprof.capture.recorder import now, thread_cpu
 from dlprof.capture.session import Session
@@ -59,6 +60,7 @@ class DataLoaderHooks:
         self._originals: list[tuple[Any, str, Any]] = []
         self._beginning: set[int] = set()
         self._fetching = Fetching(session.recorder)
+        self._overrides = Overrides(session.recorder, session.recorder.settings.overrides)
         self._times_fetchers = True
 
     def install(self, module: ModuleType) -> None:
@@ -67,6 +69,7 @@ class DataLoaderHooks:
         base = getattr(module, "_BaseDataLoaderIter", None)
         multi = getattr(module, "_MultiProcessingDataLoaderIter", None)
         kinds = getattr(module, "_DatasetKind", None)
+        self._patch(module.DataLoader, "__init__", self._changed_init)
         self._patch(module.DataLoader, "__iter__", self._timed_iter)
         if hasattr(module.DataLoader, "_get_iterator"):
             self._patch(module.DataLoader, "_get_iterator", self._timed_iter)
@@ -79,6 +82,7 @@ class DataLoaderHooks:
     def install_stateful(self, module: ModuleType) -> None:
         """Patch torchdata's ``StatefulDataLoader``, whose module is given: it has its own copy of torch's methods."""
         multi = getattr(module, "_StatefulMultiProcessingDataLoaderIter", None)
+        self._patch(module.StatefulDataLoader, "__init__", self._changed_init)
         self._patch(module.StatefulDataLoader, "__iter__", self._timed_iter)
         self._patch(multi, "_try_put_index", self._noted_put_index)
         self._patch(multi, "_get_data", self._timed_get_data)
@@ -106,6 +110,16 @@ class DataLoaderHooks:
         self._originals.append((owner, name, owner.__dict__.get(name, original)))
         setattr(owner, name, staticmethod(wrapper) if static else wrapper)
         return True
+
+    def _changed_init(self, original: Any) -> Any:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            plan = self._overrides.plan(original, loader, args, kwargs)
+            if plan is None:
+                original(loader, *args, **kwargs)
+            else:
+                self._overrides.make(plan, original, loader, args, kwargs)
+
+        return __init__
 
     # ---- the main process ----------------------------------------------------------------------------------------
 
@@ -142,7 +156,7 @@ class DataLoaderHooks:
 
     def _iterator_made(self, loader: Any, iterator: Any, start: int) -> None:
         session = self._session
-        number = session.loader_number(loader, describe_loader)
+        number = session.loader_number(loader, self._describe)
         state = self._states.get(iterator)
         if state is None:
             state = self._states[iterator] = IteratorState(number)
@@ -151,6 +165,9 @@ class DataLoaderHooks:
         state.answers_to = state.number
         if state.pinning is not None:
             state.pinning.iteration_begun(state.number)
+
+    def _describe(self, loader: Any) -> dict[str, Any]:
+        return describe_loader(loader) | {"index": self._overrides.index_of(loader.dataset)}
 
     def _watch_pipe(self, iterator: Any, state: IteratorState) -> None:
         # Only this object in this process: the workers have their own copy by now.

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from dlprof.formats.settings_file import Override
+from dlprof.model.bounds import Bound, parse_bound
+
 HELP_NAMES = ("-h", "--help")
 FORMATS = ("html", "pdf", "json", "md", "txt")
 DEFAULT_FORMATS = ("html", "pdf", "json", "md")
@@ -16,6 +19,9 @@ DEFAULT_FORMATS = ("html", "pdf", "json", "md")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,4}")
+_SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_START_METHODS = ("fork", "spawn", "forkserver")
 
 
 class CountType(click.ParamType[int]):
@@ -104,6 +110,74 @@ class FunctionNameType(click.ParamType[str]):
         return str(value)
 
 
+class OverrideType(click.ParamType[Override]):
+    """A DataLoader argument to change: ``num_workers=4``, ``train.num_workers=4`` or ``0.num_workers=4``."""
+
+    name = "override"
+    settings: dict[str, Callable[[str], Any]]
+
+    def __init__(self) -> None:
+        self.settings = {
+            "num_workers": lambda text: _whole(text, 0),
+            "prefetch_factor": lambda text: _whole(text, 1),
+            "batch_size": lambda text: _whole(text, 1),
+            "pin_memory": _switch,
+            "persistent_workers": _switch,
+            "in_order": _switch,
+            "multiprocessing_context": _start_method,
+        }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Override:
+        """Return what is to be changed, or fail with a sentence that says what is accepted."""
+        if isinstance(value, Override):
+            return value
+        left, equals, text = str(value).partition("=")
+        loader, _, name = left.strip().rpartition(".")
+        if not equals:
+            self.fail(f"{value!r} is not of the form NAME=VALUE, as in num_workers=4", param, ctx)
+        if name not in self.settings:
+            self.fail(f"there is no setting {name!r} to change, only {', '.join(self.settings)}", param, ctx)
+        if loader not in ("", "train") and not _NUMBER.fullmatch(loader):
+            self.fail(f"{loader!r} names no loader; 'train' does, or its number from 0", param, ctx)
+        try:
+            return Override(loader, name, self.settings[name](text.strip()))
+        except ValueError as error:
+            self.fail(f"{name}: {error}", param, ctx)
+
+
+class BoundType(click.ParamType[Bound]):
+    """A bound on what the report says: ``input_wait>20%``."""
+
+    name = "bound"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
+        """Return the bound, or fail with a sentence that says what is accepted."""
+        if isinstance(value, Bound):
+            return value
+        try:
+            return parse_bound(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _whole(text: str, minimum: int) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < minimum:
+        raise ValueError(f"{text} is not a whole number of at least {minimum}")
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCH:
+        raise ValueError(f"{text} is neither true nor false")
+    return _SWITCH[text.lower()]
+
+
+def _start_method(text: str) -> str:
+    if text not in _START_METHODS:
+        raise ValueError(f"{text} is not one of {', '.join(_START_METHODS)}")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a command.
@@ -144,6 +218,20 @@ RUN_OPTIONS = (
         "Time this function too; may be given several times.",
         FunctionNameType(),
         "MODULE:FUNCTION",
+        repeatable=True,
+    ),
+    Option(
+        "--set",
+        "Give a DataLoader this setting, as num_workers=4; may be repeated.",
+        OverrideType(),
+        "NAME=VALUE",
+        repeatable=True,
+    ),
+    Option(
+        "--fail-if",
+        "Exit with 3 if this holds, as input_wait>20%; may be repeated.",
+        BoundType(),
+        "EXPR",
         repeatable=True,
     ),
     Option("--out", "Folder of the run.  [default: dlprof-runs/NAME-TIME]", FolderType(), "DIR"),

@@ -23,7 +23,8 @@ from dlprof.cli.progress import Display, open_display
 from dlprof.cli.run_folder import RunFolder, prepare
 from dlprof.cli.summary import Summary, summary_lines
 from dlprof.errors import DlprofError, UsageError
-from dlprof.formats.settings_file import Settings
+from dlprof.formats.settings_file import Override, Settings
+from dlprof.model.bounds import Bound
 
 _MB = 1_000_000
 
@@ -72,6 +73,8 @@ def run(
     max_disk: int,
     sample_hz: int,
     span: tuple[str, ...],
+    set: tuple[Override, ...],
+    fail_if: tuple[Bound, ...],
 ) -> int:
     """Profile a training script, unedited, and write a report.
 
@@ -79,6 +82,7 @@ def run(
     and exit status are its own: dlprof writes to standard error and to the folder of the run.
     """
     check_target(request)
+    check_overrides(set)
     folder = prepare(out, target_name(request), force=force, environ=os.environ)
     settings = Settings(
         steps,
@@ -88,6 +92,7 @@ def run(
         os.getpid(),
         sample_hz=sample_hz,
         spans=tuple(dict.fromkeys(span)),
+        overrides=set,
     )
     # Where several processes of a launch run on one machine, the first one's display speaks for all.
     quiet = os.environ.get("LOCAL_RANK", "0") not in {"", "0"}
@@ -101,7 +106,7 @@ def run(
     except UsageError:
         folder.discard()
         raise
-    return _finish(request.command, outcome, folder, formats, display, quiet)
+    return _finish(request.command, outcome, folder, formats, fail_if, display, quiet)
 
 
 def check_target(request: RunRequest) -> None:
@@ -124,6 +129,25 @@ def check_target(request: RunRequest) -> None:
                 f"for a Python script: dlprof run {shlex.quote(request.target)}",
             )
         raise UsageError("no-such-command", f"no such command: {request.target}")
+
+
+def check_overrides(overrides: Sequence[Override]) -> None:
+    """Find out before anything is started whether settings to change exclude each other.
+
+    Args:
+        overrides: From ``--set``.
+
+    Raises:
+        UsageError: They do, whatever the script has.
+    """
+    for loader in dict.fromkeys(each.loader for each in overrides):
+        wanted = {each.name: each for each in overrides if each.loader == loader}
+        workers = wanted.get("num_workers")
+        if workers is None or workers.value:
+            continue
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+            if name in wanted and wanted[name].value:
+                raise UsageError("set-contradicts", f"--set {wanted[name]} needs workers, and --set {workers} has none")
 
 
 def target_name(request: RunRequest) -> str:
@@ -185,6 +209,7 @@ def _finish(
     outcome: Outcome,
     folder: RunFolder,
     formats: tuple[str, ...],
+    bounds: tuple[Bound, ...],
     display: Display,
     quiet: bool,
 ) -> int:
@@ -196,7 +221,7 @@ def _finish(
         display.analysing()
         with suppress(OSError):
             outcome.save(folder.recording, command)
-        finished = _analyse(command, outcome, folder, formats)
+        finished = _analyse(command, outcome, folder, formats, bounds)
         status = finished.status
         display.close()
         _show(finished, quiet)
@@ -214,11 +239,13 @@ def _finish(
     return status
 
 
-def _analyse(command: list[str], outcome: Outcome, folder: RunFolder, formats: tuple[str, ...]) -> FinishedRun:
+def _analyse(
+    command: list[str], outcome: Outcome, folder: RunFolder, formats: tuple[str, ...], bounds: tuple[Bound, ...]
+) -> FinishedRun:
     # Not before the script has ended: what the analysis loads takes seconds and memory.
     from dlprof import api
 
-    return api.finish_run(folder.path, command=command, outcome=outcome, formats=formats)
+    return api.finish_run(folder.path, command=command, outcome=outcome, formats=formats, bounds=bounds)
 
 
 def _show(finished: FinishedRun, quiet: bool) -> None:

@@ -8,10 +8,30 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 NAME = "settings.json"
 FOLDER_VARIABLE = "DLPROF_RECORDING"
 """Environment variable that names the recording folder to every process under the supervisor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Another value for one argument of a DataLoader.
+
+    Attributes:
+        loader: Which loader: empty for all, ``train`` for those that shuffle or stream, or the dataset's number.
+        name: The argument of ``torch.utils.data.DataLoader``.
+        value: What it is to be.
+    """
+
+    loader: str
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        """As it is typed after ``--set``."""
+        return f"{self.loader}.{self.name}={self.value}".removeprefix(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +47,7 @@ class Settings:
         ends_script: Whether the script is ended after the steps; else only the recording is.
         sample_hz: How often a second threads are looked at; 0 for not at all.
         spans: Functions of the user's own to time, each as ``module:function``.
+        overrides: Loader settings to change.
     """
 
     steps: int | None
@@ -37,6 +58,7 @@ class Settings:
     ends_script: bool = True
     sample_hz: int = 100
     spans: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
 
     def save(self, folder: Path) -> None:
         """Write into the recording folder ``folder``."""
@@ -55,5 +77,6 @@ def load_settings(folder: str) -> Settings:
     with open(f"{folder}/{NAME}", encoding="utf-8") as file:
         values = json.load(file)
     settings = Settings(**values)
-    # JSON knows no tuples.
-    return replace(settings, spans=tuple(settings.spans))
+    # JSON knows neither tuples nor classes.
+    overrides = tuple(Override(**each) for each in values.get("overrides", ()))
+    return replace(settings, spans=tuple(settings.spans), overrides=overrides)

@@ -30,7 +30,7 @@ from dlprof.errors import DlprofError
 
 api = types.ModuleType("dlprof.api")
 
-def finish_run(folder, *, command, outcome, formats):
+def finish_run(folder, *, command, outcome, formats, bounds):
     does = os.environ.get("ANALYSIS", "well")
     if does == "raises":
         raise RuntimeError("first line\\nsecond line")
@@ -228,6 +228,7 @@ def test_options_reach_the_script_and_the_analysis() -> None:
         "ends_script": True,
         "sample_hz": 50,
         "spans": ["train:augment", "data:Set.load"],
+        "overrides": [],
     }
     assert json.loads(Path("o/seen.json").read_text())[1] == ["md"]
 

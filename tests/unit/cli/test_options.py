@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from dlprof.cli.options import FunctionNameType
+from dlprof.cli.options import FunctionNameType, OverrideType
+from dlprof.formats.settings_file import Override
 
 
 @pytest.mark.parametrize("text", ["train:augment", "a.b.c:load", "__main__:Set.__getitem__", "größe:f"])
@@ -17,3 +18,41 @@ def test_a_functions_name(text: str) -> None:
 def test_what_is_no_functions_name_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="module:function"):
         FunctionNameType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("num_workers=4", Override("", "num_workers", 4)),
+        ("train.num_workers=0", Override("train", "num_workers", 0)),
+        ("1.prefetch_factor = 8", Override("1", "prefetch_factor", 8)),
+        ("pin_memory=true", Override("", "pin_memory", True)),
+        ("persistent_workers=False", Override("", "persistent_workers", False)),
+        ("in_order=0", Override("", "in_order", False)),
+        ("multiprocessing_context=spawn", Override("", "multiprocessing_context", "spawn")),
+    ],
+)
+def test_settings_to_change(text: str, expected: Override) -> None:
+    assert OverrideType().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("num_workers", "NAME=VALUE"),
+        ("=4", "no setting ''"),
+        ("num_worker=4", "no setting 'num_worker'"),
+        ("num_workers=-1", "at least 0"),
+        ("num_workers=two", "at least 0"),
+        ("num_workers=", "at least 0"),
+        ("prefetch_factor=0", "at least 1"),
+        ("batch_size=0", "at least 1"),
+        ("pin_memory=maybe", "neither true nor false"),
+        ("multiprocessing_context=thread", "fork, spawn, forkserver"),
+        ("val.num_workers=2", "'val' names no loader"),
+        ("-1.num_workers=2", "'-1' names no loader"),
+    ],
+)
+def test_settings_that_cannot_be_changed_so(text: str, says: str) -> None:
+    with pytest.raises(click.BadParameter, match=says):
+        OverrideType().convert(text, None, None)
