@@ -16,7 +16,7 @@ from dlprof.analysis.components import PARTS, Fetches, find_fetches
 from dlprof.analysis.device_clock import ahead_of_device
 from dlprof.analysis.hot_lines import HotLines, find_hot_lines
 from dlprof.analysis.input_wait import split_waits
-from dlprof.analysis.machine import load_facts, load_notices
+from dlprof.analysis.machine import load_during, load_facts, load_notices
 from dlprof.analysis.own_functions import named_parts
 from dlprof.analysis.partition import Partition, partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
@@ -61,6 +61,8 @@ _STATES_OF = {
 """States of the lines of components that are not on a core."""
 _CONTENDED = 0.8
 """Wait for a core over time on one, from which the cores and not the work are the cause."""
+_THROTTLED = 0.25
+"""Of the time in which the run wanted a core, the part that a quota kept it off, from which the quota is the cause."""
 _SERIAL = 0.2
 """Share of the making of batches that is spent waiting for a lock, from which more workers would only wait longer."""
 _TRACE_NOTICES = {
@@ -136,6 +138,8 @@ def _measure(profile: Profile) -> _Measured:
     made = fetches.rows_of(steps.measured)
     wall, cpu = float(fetches.wall_ns[made].sum()), float(fetches.cpu_ns[made].sum())
     locked = float(fetches.wall_ns[made, PARTS.index(Component.LOCK_WAIT)].sum())
+    load = load_during(profile, steps)
+    throttled = load is not None and load.throttled_ratio >= _THROTTLED
     return _Measured(
         steps=steps,
         fetches=fetches,
@@ -148,7 +152,7 @@ def _measure(profile: Profile) -> _Measured:
         totals=sections.totals(profile, steps, fetches, parts),
         input=sections.input_section(profile, steps, fetches, loader, lines),
         lines=lines,
-        contended=float(fetches.no_core_ns[made].sum()) > _CONTENDED * cpu > 0,
+        contended=cpu > 0 and (throttled or float(fetches.no_core_ns[made].sum()) > _CONTENDED * cpu),
         lock_share=locked / wall if wall else 0.0,
     )
 

@@ -9,16 +9,15 @@ from types import ModuleType
 from typing import Any
 
 from dlprof.capture import seams
+from dlprof.capture.checkpoints import Checkpoints
 from dlprof.capture.dataloader import DataLoaderHooks
 from dlprof.capture.patches import Patches
 from dlprof.capture.post_import import PostImportFinder
-from dlprof.capture.recorder import now
 from dlprof.capture.session import Session
 from dlprof.capture.user_spans import UserSpans
 from dlprof.capture.worker import timed_worker_loop
 from dlprof.formats import event_file
 from dlprof.formats.settings_file import load_settings
-from dlprof.model.kinds import Kind
 
 _session: Session | None = None
 
@@ -56,7 +55,7 @@ def install(folder: str) -> Patches:
         "torchdata.stateful_dataloader.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
         "torchdata.stateful_dataloader.stateful_dataloader": loader_hooks.install_stateful,
         "torch.optim.optimizer": lambda module: _hook_optimizers(session, patches, module),
-        "torch.serialization": lambda module: _hook_save(session, patches, module),
+        "torch.serialization": Checkpoints(session.recorder, patches).hook,
         **seams.hooks(session.recorder, patches),
     }
     if settings.spans:
@@ -108,28 +107,3 @@ def _hook_optimizers(session: Session, patches: Patches, module: Any) -> None:
 
     patches.when_restored(module.register_optimizer_step_pre_hook(before).remove)
     patches.when_restored(module.register_optimizer_step_post_hook(after).remove)
-
-
-def _hook_save(session: Session, patches: Patches, module: Any) -> None:
-    import functools
-
-    original = module.save
-    recorder = session.recorder
-
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        start = now()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            if recorder.on:
-                try:
-                    recorder.thread().writer.add(Kind.CHECKPOINT, start, now())
-                except Exception as error:
-                    recorder.failed("save", error)
-
-    patches.set(module, "save", save)
-    torch = sys.modules.get("torch")
-    if getattr(torch, "save", None) is original:
-        # torch was imported before us and has taken the name over.
-        patches.set(torch, "save", save)

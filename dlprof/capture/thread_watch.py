@@ -41,7 +41,8 @@ def _each_is(doing: Doing, *names: str) -> dict[str, Doing]:
 
 _ON_DESCRIPTOR = frozenset(
     {"read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "fsync"}
-    | {"fdatasync", "sendfile", "splice", "copy_file_range", "getdents64", "fadvise64", "readahead"}
+    | {"fdatasync", "sendfile", "splice", "copy_file_range", "getdents64", "fadvise64", "readahead", "close"}
+    | {"ftruncate", "fallocate", "sync_file_range", "syncfs", "fstatfs"}
 )
 _ALWAYS = {
     **_each_is(Doing.LOCK, "futex", "futex_wait", "futex_waitv", "flock", "semop", "semtimedop"),
@@ -49,7 +50,10 @@ _ALWAYS = {
     **_each_is(Doing.SOCKET, "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg"),
     **_each_is(Doing.SOCKET, "recvmmsg", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
     **_each_is(Doing.DISK, "open", "openat", "openat2", "stat", "lstat", "fstat", "newfstatat", "statx"),
-    **_each_is(Doing.DISK, "io_getevents", "io_uring_enter"),
+    **_each_is(Doing.DISK, "io_getevents", "io_uring_enter", "access", "faccessat", "faccessat2", "readlink"),
+    # Some file systems write a file out before they give it its name, and free one of many pages slowly.
+    **_each_is(Doing.DISK, "readlinkat", "statfs", "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"),
+    **_each_is(Doing.DISK, "mkdir", "mkdirat", "link", "linkat", "symlink", "symlinkat", "truncate", "sync"),
     # Blocked while mapping or unmapping: pages are read, or written back.
     **_each_is(Doing.PAGE_FAULT, "mmap", "munmap", "madvise", "msync"),
 }
@@ -60,21 +64,26 @@ _LISTENING = frozenset({"accept", "accept4"})
 
 # Numbers of the calls above. Source: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 _X86_64 = (
-    "read 0 write 1 open 2 stat 4 fstat 5 lstat 6 poll 7 mmap 9 munmap 11 pread64 17 pwrite64 18 readv 19 writev 20 "
-    "select 23 msync 26 madvise 28 nanosleep 35 sendfile 40 connect 42 accept 43 sendto 44 recvfrom 45 sendmsg 46 "
-    "recvmsg 47 semop 65 fcntl 72 flock 73 fsync 74 fdatasync 75 readahead 187 futex 202 io_getevents 208 "
-    "getdents64 217 semtimedop 220 fadvise64 221 clock_nanosleep 230 epoll_wait 232 openat 257 newfstatat 262 "
-    "pselect6 270 ppoll 271 splice 275 epoll_pwait 281 accept4 288 preadv 295 pwritev 296 recvmmsg 299 sendmmsg 307 "
-    "copy_file_range 326 preadv2 327 pwritev2 328 statx 332 io_uring_enter 426 openat2 437 epoll_pwait2 441 "
-    "futex_waitv 449 futex_wait 455"
+    "read 0 write 1 open 2 close 3 stat 4 fstat 5 lstat 6 poll 7 mmap 9 munmap 11 pread64 17 pwrite64 18 readv 19 "
+    "writev 20 access 21 select 23 msync 26 madvise 28 nanosleep 35 sendfile 40 connect 42 accept 43 sendto 44 "
+    "recvfrom 45 sendmsg 46 recvmsg 47 semop 65 fcntl 72 flock 73 fsync 74 fdatasync 75 truncate 76 ftruncate 77 "
+    "rename 82 mkdir 83 rmdir 84 link 86 unlink 87 symlink 88 readlink 89 statfs 137 fstatfs 138 sync 162 readahead "
+    "187 futex 202 io_getevents 208 getdents64 217 semtimedop 220 fadvise64 221 clock_nanosleep 230 epoll_wait 232 "
+    "openat 257 mkdirat 258 newfstatat 262 unlinkat 263 renameat 264 linkat 265 symlinkat 266 readlinkat 267 "
+    "faccessat 269 pselect6 270 ppoll 271 splice 275 sync_file_range 277 epoll_pwait 281 fallocate 285 accept4 288 "
+    "preadv 295 pwritev 296 recvmmsg 299 syncfs 306 sendmmsg 307 renameat2 316 copy_file_range 326 preadv2 327 "
+    "pwritev2 328 statx 332 io_uring_enter 426 openat2 437 faccessat2 439 epoll_pwait2 441 futex_waitv 449 futex_wait "
+    "455"
 )
 _AARCH64 = (
-    "io_getevents 4 epoll_pwait 22 fcntl 25 flock 32 openat 56 getdents64 61 read 63 write 64 readv 65 writev 66 "
-    "pread64 67 pwrite64 68 preadv 69 pwritev 70 sendfile 71 pselect6 72 ppoll 73 splice 76 newfstatat 79 fstat 80 "
-    "fsync 82 fdatasync 83 futex 98 nanosleep 101 clock_nanosleep 115 semtimedop 192 semop 193 accept 202 connect 203 "
-    "sendto 206 recvfrom 207 sendmsg 211 recvmsg 212 readahead 213 munmap 215 mmap 222 fadvise64 223 msync 227 "
-    "madvise 233 accept4 242 recvmmsg 243 sendmmsg 269 copy_file_range 285 preadv2 286 pwritev2 287 statx 291 "
-    "io_uring_enter 426 openat2 437 epoll_pwait2 441 futex_waitv 449 futex_wait 455"
+    "io_getevents 4 epoll_pwait 22 fcntl 25 flock 32 mkdirat 34 unlinkat 35 symlinkat 36 linkat 37 renameat 38 statfs "
+    "43 fstatfs 44 truncate 45 ftruncate 46 fallocate 47 faccessat 48 openat 56 close 57 getdents64 61 read 63 write "
+    "64 readv 65 writev 66 pread64 67 pwrite64 68 preadv 69 pwritev 70 sendfile 71 pselect6 72 ppoll 73 splice 76 "
+    "readlinkat 78 newfstatat 79 fstat 80 sync 81 fsync 82 fdatasync 83 sync_file_range 84 futex 98 nanosleep 101 "
+    "clock_nanosleep 115 semtimedop 192 semop 193 accept 202 connect 203 sendto 206 recvfrom 207 sendmsg 211 recvmsg "
+    "212 readahead 213 munmap 215 mmap 222 fadvise64 223 msync 227 madvise 233 accept4 242 recvmmsg 243 syncfs 267 "
+    "sendmmsg 269 renameat2 276 copy_file_range 285 preadv2 286 pwritev2 287 statx 291 io_uring_enter 426 openat2 437 "
+    "faccessat2 439 epoll_pwait2 441 futex_waitv 449 futex_wait 455"
 )
 
 

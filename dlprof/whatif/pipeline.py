@@ -220,14 +220,15 @@ def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
     floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
     # Its wait for a core is what the workers cost it: without them it would not be.
     waited = pipeline.main_no_core_ns if pipeline.workers else np.zeros(1)
-    alone = replace(pipeline, main_wall_ns=np.clip(measured - waited, floor, measured))
+    most = np.maximum(measured - waited, floor)
+    alone = replace(pipeline, main_wall_ns=most)
     for _ in range(_FIT_ROUNDS):
         step, main = (float(it.mean()) for it in _simulate(alone, [in_force(pipeline)], few))
         excess_ns = main - float(measured[few].mean())
         if abs(excess_ns) <= _FIT_TOLERANCE * main:
             break
         shrunk = alone.main_wall_ns * (1 - excess_ns / alone.main_wall_ns[few].mean())
-        alone = replace(alone, main_wall_ns=np.clip(shrunk, floor, measured))
+        alone = replace(alone, main_wall_ns=np.clip(shrunk, floor, most))
     step_ns = float(pipeline.step_ns[few].mean())
     main_bound = main + float(pipeline.receive_cpu_ns.mean()) > _MAIN_BOUND * step
     late_ns = max(step_ns - step, 0.0) if pipeline.workers and main_bound else 0.0

@@ -241,3 +241,10 @@ def test_removing_more_never_saves_less(pipeline, count, in_order):
 def test_giving_up_the_order_is_hardly_ever_slower(pipeline, count):
     ordered, unordered = simulate(pipeline, [Scenario(count), Scenario(count, in_order=False)], replicas=20)
     assert unordered.mean() <= ordered.mean() * 1.05
+
+
+def test_the_main_threads_wait_for_a_core_goes_with_the_work_that_took_it() -> None:
+    # A quota of one core: the step sleeps for 24 ms, computes for 4, and is kept off the core for 14 more.
+    throttled = measured(2, parts={GETITEM: part(cpu=38)}, main=42.0, main_cpu=4.0, no_core=14.0, step=42.0, cores=1.0)
+    simulated = simulate_calibrated(throttled, [in_force(throttled).without([GETITEM])])
+    assert simulated.step_ns.mean() / MS == pytest.approx(28.0, rel=0.02)
