@@ -105,6 +105,7 @@ def diagnose(profile: Profile) -> Report:
     judgement = _judge(profile, measured, removed, notices)
     findings = _findings(profile, measured, judgement, {notice.slug for notice in notices})
     advice, refusals = advise(findings)
+    ceiling = sections.ceiling(measured.steps)
     return Report(
         schema=SCHEMA,
         dlprof=__version__,
@@ -117,7 +118,7 @@ def diagnose(profile: Profile) -> Report:
         totals=measured.totals,
         device=sections.device(profile, measured.steps),
         input=measured.input,
-        forecast=[*findings.worker_forecasts, *findings.without.values()],
+        forecast=[*findings.worker_forecasts, *findings.without.values(), *([ceiling] if ceiling else [])],
         advice=[_advice_row(each, findings, profile.device) for each in advice],
         not_advised=[_not_advised(each) for each in refusals],
         steps=sections.step_rows(measured.steps),
@@ -356,6 +357,10 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     ends = drift(steps)
     if ends is not None:
         notices.append(Notice("drift", 1, {"first_ms": ends[0] / 1e6, "last_ms": ends[1] / 1e6}))
+    ceiling = sections.ceiling(steps)
+    if ceiling is not None:
+        values = {"steps": len(steps.ceiling), "step_ms": ceiling.step_ms[1], "now_ms": measured.step.mean_ms}
+        notices.append(Notice("ceiling", 1, values))
     ahead = ahead_of_device(profile, steps)
     if ahead is not None:
         notices.append(Notice("script-ahead", 1, {"script_ms": ahead[0] / 1e6, "device_ms": ahead[1] / 1e6}))

@@ -15,12 +15,13 @@ from dlprof.analysis.machine import private_memory_mb
 from dlprof.analysis.partition import Partition, device_compute_ns
 from dlprof.analysis.scope import own_spans, process_spans, training_spans
 from dlprof.model.intervals import clip, length, overlap
-from dlprof.model.kinds import Cause, Component, Kind, Role
+from dlprof.model.kinds import Cause, Component, Confidence, Kind, Role
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.profile import Loader, Profile, Spans
 from dlprof.model.report import (
     BudgetRow,
     Device,
+    Forecast,
     Input,
     Kernel,
     Overhead,
@@ -37,6 +38,9 @@ from dlprof.model.steps import Step, Steps
 _SLOWEST = 10
 _KERNELS = 10
 _MS = 1e6
+_REPLICAS, _QUANTILES = 1000, (0.1, 0.5, 0.9)
+_FEW_STEPS = 10
+_CEILING = "ceiling (measured)"
 _SHOWN_SETTINGS = (
     "num_workers",
     "batch_size",
@@ -110,6 +114,27 @@ def step_rows(steps: Steps) -> list[StepRow]:
         for step in steps.all
         if step.measured or step.traced
     ]
+
+
+def ceiling(steps: Steps) -> Forecast | None:
+    """The step that ``--ceiling`` measured without an input pipeline; None where it did not.
+
+    Args:
+        steps: The run's steps. Without a measured one there is nothing to compare with.
+    """
+    if not steps.ceiling or not steps.measured:
+        return None
+    generator = np.random.default_rng(0)
+    now, without = (
+        generator.choice([step.duration_ns for step in group], (_REPLICAS, len(group))).mean(axis=1)
+        for group in (steps.measured, steps.ceiling)
+    )
+    low, middle, high = (float(it) / _MS for it in np.quantile(without, _QUANTILES))
+    least, expected, most = (float(it) for it in np.quantile(now / without, _QUANTILES))
+    few = min(len(steps.ceiling), len(steps.measured)) < _FEW_STEPS
+    confidence = Confidence.MEDIUM if few else Confidence.HIGH
+    speedup = (least, expected, most)
+    return Forecast(_CEILING, "the loader", "ready batches", (low, middle, high), speedup, confidence, None)
 
 
 def totals(profile: Profile, steps: Steps, fetches: Fetches, parts: Partition | None) -> Totals:

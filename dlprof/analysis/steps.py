@@ -56,7 +56,11 @@ def find_steps(profile: Profile) -> Steps:
     begins = bodies.start_ns[np.isin(bodies.iterator, numbers)]
     phases = _phases(profile, spans, requests, training, begins)
     steps = _loader_steps(profile, spans, taken, optimizer, training, phases)
-    return Steps(tuple(steps), loader, len(optimizer) == 0, len(taken) - len(steps), phases)
+    after = (taken.flags & int(Flag.CEILING)) != 0
+    ceiling = tuple(step for step in steps if taken.flags[step.index] & int(Flag.SERVED))
+    steps = [step for step in steps if not after[step.index]]
+    incomplete = int((~after).sum()) - len(steps)
+    return Steps(tuple(steps), loader, len(optimizer) == 0, incomplete, phases, ceiling=ceiling)
 
 
 def _training_loaders(profile: Profile, taken: Spans, loaders: npt.NDArray[np.int64], optimizer: Spans) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _LIMIT = 4096
@@ -20,25 +20,42 @@ def describe(batch: Any) -> dict[str, Any]:
         ``tensors``: shape and dtype of each tensor, ``bytes``: their total, ``samples``: length of the first
         dimension of the first tensor (None where there is none), ``others``: how many other objects it holds.
     """
-    tensors: list[list[Any]] = []
+    found: list[list[Any]] = []
     total = others = 0
     samples: int | None = None
     tensor_type = sys.modules["torch"].Tensor
-    pending = [batch]
-    for _ in range(_LIMIT):
-        if not pending:
-            break
-        thing = pending.pop(0)
+    for thing in _leaves(batch):
         if isinstance(thing, tensor_type) and not thing.is_nested:
             shape = list(thing.shape)
-            tensors.append([shape, str(thing.dtype).removeprefix("torch.")])
+            found.append([shape, str(thing.dtype).removeprefix("torch.")])
             total += thing.numel() * thing.element_size()
             if samples is None and shape:
                 samples = shape[0]
-        elif isinstance(thing, Mapping):
+        else:
+            others += 1
+    return {"tensors": found, "bytes": total, "samples": samples, "others": others}
+
+
+def tensors(batch: Any) -> list[Any]:
+    """The tensors in a batch.
+
+    Args:
+        batch: Whatever the loader returned.
+    """
+    tensor_type = sys.modules["torch"].Tensor
+    return [thing for thing in _leaves(batch) if isinstance(thing, tensor_type)]
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    """What a batch holds, containers apart, in their order by depth."""
+    pending = [batch]
+    for _ in range(_LIMIT):
+        if not pending:
+            return
+        thing = pending.pop(0)
+        if isinstance(thing, Mapping):
             pending.extend(thing.values())
         elif isinstance(thing, list | tuple):
             pending.extend(thing)
         else:
-            others += 1
-    return {"tensors": tensors, "bytes": total, "samples": samples, "others": others}
+            yield thing

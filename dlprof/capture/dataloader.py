@@ -197,21 +197,22 @@ class DataLoaderHooks:
             state = states.get(iterator)
             if state is None:
                 return original(iterator)
-            request = session.before_request(state.loader)
+            request = session.before_request(state.loader, can_serve=True)
             if request is None:
                 return original(iterator)
             ready = _ready(iterator)
             self._fetching.requested_ns = request.start
             ended, batch = True, None
             try:
-                batch = original(iterator)
+                batch = original(iterator) if request.served is None else request.served[0]
                 ended = False
             finally:
+                number = -1 if ended else _number(iterator, state)
                 session.after_request(
                     request,
                     ended=ended,
                     batch=batch,
-                    number=-1 if ended else _number(iterator, state),
+                    number=number if request.served is None else request.served[1],
                     iterator=state.number,
                     ready=ready,
                 )

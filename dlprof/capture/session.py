@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.capture import batches, interpreter
+from dlprof.capture.ceiling import MOST_BATCHES, Ceiling
 from dlprof.capture.device import StarvationPairs, device_facts
 from dlprof.capture.environment import usable_cores
 from dlprof.capture.inside_watch import InsideWatch
@@ -44,12 +45,14 @@ _Asked = tuple[ThreadRecord, Any, int, int, int]
 class Request:
     """One request for a batch in progress; what ``before_request`` knows and ``after_request`` needs."""
 
-    __slots__ = ("cpu", "events", "loader", "nested", "process_cpu", "runnable", "start", "thread")
+    __slots__ = ("cpu", "events", "flags", "loader", "process_cpu", "runnable", "served", "start", "thread")
 
-    def __init__(self, thread: ThreadRecord, loader: int, nested: bool, events: Any) -> None:
+    def __init__(self, thread: ThreadRecord, loader: int, flags: int, events: Any) -> None:
         self.thread = thread
         self.loader = loader
-        self.nested = nested
+        self.flags = flags
+        self.served: tuple[Any, int] | None = None
+        """A batch that lay ready, and its number: the loader is not to be asked."""
         self.events = events
         self.process_cpu = process_cpu()
         self.runnable = thread.runnable_ns()
@@ -79,6 +82,7 @@ class Session:
         self._loop = Loop(self._settings, _any_optimizer)
         self._tracer = Tracer(self.recorder)
         self._starvation = StarvationPairs(self.recorder)
+        self._ceiling = Ceiling(self.recorder) if self._settings.ceiling else None
         self._inside: InsideWatch | None = None
         self._watched = False
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -148,7 +152,7 @@ class Session:
 
     def before_iteration(self, workers: int) -> None:
         """A loader is about to make or reset its iterator."""
-        if self._loop.done:
+        if self._all_done:
             self._stop_script()
         self.look_in_script()
         if workers and self._tracer.on and self._trace_thread == threading.get_ident():
@@ -179,8 +183,12 @@ class Session:
 
     # ---- requests for a batch ------------------------------------------------------------------------------------
 
-    def before_request(self, loader: int) -> Request | None:
+    def before_request(self, loader: int, *, can_serve: bool = False) -> Request | None:
         """The script asks ``loader`` for a batch. None where recording has ended.
+
+        Args:
+            loader: Its number.
+            can_serve: Whether the caller can answer with ``Request.served``.
 
         Raises:
             SystemExit: All steps are recorded and the script is to end.
@@ -192,13 +200,18 @@ class Session:
         try:
             thread = recorder.thread()
             nested = thread.data_depth > 0
+            flags = Flag.NESTED if nested else 0
             if not nested:
                 self._end_body(loader)
-                self._decide(loader)
+                self._decide(loader, can_serve)
                 if self._complete:
                     return None
+                flags = self._ceiling_flag(loader)
             events = None if nested or self._tracer.on else self._starvation.entered(thread)
-            request = Request(thread, loader, nested, events)
+            request = Request(thread, loader, flags, events)
+            if flags & Flag.CEILING and self._ceiling is not None and self._ceiling.serving:
+                request.served = self._ceiling.serve()
+                request.flags |= Flag.SERVED if self._ceiling.settled else 0
             thread.data_depth += 1
             self._asking.add(threading.get_ident())
             return request
@@ -208,6 +221,7 @@ class Session:
 
     def _count_unrecorded(self, loader: int) -> None:
         # Recording has ended early, as on a full disk: the script still ends after the steps that were asked for.
+        # Nor are there steps without an input pipeline then.
         if self._loop.done or self._loop.next_action(loader, tracing=False) is Action.STOP:
             self._stop_script()
         self._loop.batch_taken(loader)
@@ -233,7 +247,7 @@ class Session:
         if not thread.data_depth:
             self._asking.discard(threading.get_ident())
         try:
-            flags = (Flag.ENDED if ended else 0) | (Flag.NESTED if request.nested else 0)
+            flags = request.flags | (Flag.ENDED if ended else 0)
             thread.writer.add(
                 Kind.NEXT,
                 request.start,
@@ -248,7 +262,7 @@ class Session:
                 1,
                 flags,
             )
-            if not request.nested:
+            if not request.flags & Flag.NESTED:
                 self._batch_arrived(request, end, ended, batch, number, iterator)
                 thread.writer.flush()
         except Exception as error:
@@ -261,6 +275,8 @@ class Session:
                 self._end_trace()
             return
         loop.batch_taken(loader)
+        if request.flags & Flag.CEILING and self._ceiling is not None:
+            self._ceiling.arrived(batch)
         if not self._first_batch_ns:
             self._first_batch_ns = end - self._began_ns
         thread = request.thread
@@ -355,11 +371,21 @@ class Session:
 
     # ---- between two steps ---------------------------------------------------------------------------------------
 
-    def _decide(self, loader: int) -> None:
+    @property
+    def _all_done(self) -> bool:
+        """Whether nothing is left to be measured."""
+        return self._loop.done and (self._ceiling is None or self._ceiling.done)
+
+    def _ceiling_flag(self, loader: int) -> int:
+        """Whether a request is one of those after the measured steps."""
+        asked = self._ceiling is not None and self._loop.done and self._loop.is_training(loader)
+        return Flag.CEILING if asked else 0
+
+    def _decide(self, loader: int, can_serve: bool = False) -> None:
         if self._loop.handed_over and loader != OPTIMIZER_LOOP:
             self._feeders.add(threading.current_thread())
             # What is next is decided in the thread that trains, since torch.profiler sees the thread that starts it.
-            if self._loop.done:
+            if self._all_done:
                 self._stop_script()
             return
         if self._tracer.on and self._tracer.too_large():
@@ -374,9 +400,19 @@ class Session:
             self._end_trace()
         if action is Action.STOP:
             self._end_trace()
-            self._stop_script()
+            if self._ceiling is not None and not self._ceiling.done:
+                self._raise_ceiling(self._ceiling, loader, can_serve)
+            if self._all_done:
+                self._stop_script()
         if self._tracer.on:
             self._tracer.mark()
+
+    def _raise_ceiling(self, ceiling: Ceiling, loader: int, can_serve: bool) -> None:
+        if self._loop.is_training(loader):
+            if can_serve:
+                ceiling.before_request()
+            else:
+                ceiling.give_up("the training thread does not take its batches from a DataLoader itself")
 
     def _start_trace(self, loader: int) -> None:
         if self._inside is not None:
@@ -455,13 +491,15 @@ class Session:
         if self._progress is None:
             self._progress = ProgressWriter(self.recorder.folder)
         taken = loop.taken(loader)
-        if loop.done:
+        if self._all_done:
             phase = Phase.DONE
         elif self._tracer.on:
             phase = Phase.TRACING
         else:
             phase = Phase.MEASURING if taken > self._settings.warmup else Phase.WARM_UP
         total = loop.batches_total
+        if total is not None and self._ceiling is not None:
+            total += MOST_BATCHES
         self._progress.write(
             phase,
             taken,

@@ -227,6 +227,7 @@ RUN_OPTIONS = (
         "NAME=VALUE",
         repeatable=True,
     ),
+    Option("--ceiling", "Then some steps on copied batches: the step without an input pipeline."),
     Option(
         "--fail-if",
         "Exit with 3 if this holds, as input_wait>20%; may be repeated.",

@@ -74,6 +74,7 @@ def run(
     sample_hz: int,
     span: tuple[str, ...],
     set: tuple[Override, ...],
+    ceiling: bool,
     fail_if: tuple[Bound, ...],
 ) -> int:
     """Profile a training script, unedited, and write a report.
@@ -83,6 +84,10 @@ def run(
     """
     check_target(request)
     check_overrides(set)
+    if ceiling and steps is None:
+        raise UsageError(
+            "ceiling-without-end", "--ceiling comes after the measured steps, and '--steps all' has no end"
+        )
     folder = prepare(out, target_name(request), force=force, environ=os.environ)
     settings = Settings(
         steps,
@@ -93,6 +98,7 @@ def run(
         sample_hz=sample_hz,
         spans=tuple(dict.fromkeys(span)),
         overrides=set,
+        ceiling=ceiling,
     )
     # Where several processes of a launch run on one machine, the first one's display speaks for all.
     quiet = os.environ.get("LOCAL_RANK", "0") not in {"", "0"}

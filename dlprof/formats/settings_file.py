@@ -48,6 +48,7 @@ class Settings:
         sample_hz: How often a second threads are looked at; 0 for not at all.
         spans: Functions of the user's own to time, each as ``module:function``.
         overrides: Loader settings to change.
+        ceiling: Whether some more steps are to be measured without an input pipeline.
     """
 
     steps: int | None
@@ -59,6 +60,7 @@ class Settings:
     sample_hz: int = 100
     spans: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
+    ceiling: bool = False
 
     def save(self, folder: Path) -> None:
         """Write into the recording folder ``folder``."""

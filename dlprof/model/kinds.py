@@ -117,6 +117,10 @@ class Flag(IntEnum):
     """The request ended the iteration: ``StopIteration`` or another exception."""
     NESTED = 2
     """Inside another request for a batch."""
+    CEILING = 4
+    """After all that was to be measured: for ``--ceiling``, batches are copied, and then copies served."""
+    SERVED = 8
+    """Answered with a copy that lay ready, and not by the loader; the first ones of those are not marked."""
 
 
 class Cause(StrEnum):

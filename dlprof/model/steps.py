@@ -88,6 +88,7 @@ class Steps:
         handed_over: Another thread than the one that trains requests the batches. A step then begins where the
             training thread takes a batch from a queue, or, where that was not seen, where its optimizer has stepped.
         wait_unseen: How long the training thread waits for its batches could not be told: no step has a wait.
+        ceiling: Steps on batches that lay ready, after all others.
     """
 
     all: tuple[Step, ...]
@@ -97,6 +98,7 @@ class Steps:
     phases: tuple[Phase, ...] = ()
     handed_over: bool = False
     wait_unseen: bool = False
+    ceiling: tuple[Step, ...] = ()
 
     @property
     def measured(self) -> tuple[Step, ...]:

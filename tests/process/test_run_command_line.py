@@ -229,6 +229,7 @@ def test_options_reach_the_script_and_the_analysis() -> None:
         "sample_hz": 50,
         "spans": ["train:augment", "data:Set.load"],
         "overrides": [],
+        "ceiling": False,
     }
     assert json.loads(Path("o/seen.json").read_text())[1] == ["md"]
 

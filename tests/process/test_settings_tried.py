@@ -1,4 +1,4 @@
-"""--set and --fail-if on a script with two loaders: what is measured, what is said, and the status."""
+"""--set, --ceiling and --fail-if on a script with two loaders: what is measured, what is said, and the status."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPT = """
 import os, sys
+import dlprof
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -30,19 +33,24 @@ optimizer = torch.optim.SGD(model.parameters(), 1e-9)
 makers, sizes = set(), set()
 for batch in held:
     makers.add(("held", int(batch[0, 1]) == os.getpid()))
-for batch in train:
-    makers.add(("train", int(batch[0, 1]) == os.getpid()))
-    sizes.add(len(batch))
-    model(batch).sum().backward()
-    optimizer.step()
+for epoch in range(2):
+    for batch in TRAIN:
+        makers.add(("train", int(batch[0, 1]) == os.getpid()))
+        sizes.add(len(batch))
+        model(batch).sum().backward()
+        optimizer.step()
+        # The next one to get this batch would find no process of that number.
+        batch.zero_()
 print(sorted(makers), sorted(sizes))
 sys.exit(0)
 """
 
 
-def run(folder: Path, *options: str, status: int = 0) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    (folder / "two.py").write_text(SCRIPT.replace("sys.exit(0)", f"sys.exit({status})"))
-    always = ["--steps", "all", "--trace-steps", "0", "--format", "json", "--out", "out"]
+def run(
+    folder: Path, *options: str, status: int = 0, steps: str = "all", by: str = "train"
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    (folder / "two.py").write_text(SCRIPT.replace("TRAIN", by).replace("sys.exit(0)", f"sys.exit({status})"))
+    always = ["--steps", steps, "--trace-steps", "0", "--format", "json", "--out", "out"]
     done = subprocess.run(
         [sys.executable, "-m", "dlprof", "run", *always, *options, "two.py"],
         cwd=folder,
@@ -81,3 +89,45 @@ def test_a_script_that_fails_keeps_its_status(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "--fail-if", "step_ms>0", status=7)
     assert done.returncode == 7
     assert "--fail-if step_ms>0: it is" in " ".join(done.stderr.split())
+
+
+def test_after_the_measured_steps_come_some_on_batches_that_lie_ready(tmp_path: Path) -> None:
+    options = ["--warmup", "2", "--ceiling", "--fail-if", "step_ms<0"]
+    done, report = run(tmp_path, *options, steps="10")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in report["forecast"] if row["setting"] == "ceiling (measured)"]
+    assert [(row["from"], row["to"]) for row in rows] == [("the loader", "ready batches")]
+    assert report["run"]["steps_measured"] == 10
+    assert len(report["steps"]) == 10
+    (notice,) = [each["text"] for each in report["notices"] if each["slug"] == "ceiling"]
+    assert notice.startswith("Measured over 20 more steps on batches that lay ready")
+
+
+def test_where_batches_come_by_no_loader_the_ceiling_is_said_to_be_missing(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "--warmup", "2", "--ceiling", steps="10", by="dlprof.iterate(list(train))")
+    assert done.returncode == 0, done.stderr
+    (notice,) = [each["text"] for each in report["notices"] if each["slug"] == "ceiling-not-run"]
+    assert "does not take its batches from a DataLoader" in notice
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--ceiling", "--steps", "all"], "--ceiling comes after the measured steps"),
+        (["--set", "num_workers=0", "--set", "prefetch_factor=2"], "--set prefetch_factor=2 needs workers"),
+        (["--set", "1.num_workers=0", "--set", "1.persistent_workers=true"], "--set 1.persistent_workers=True needs"),
+    ],
+)
+def test_what_excludes_each_other_is_said_before_anything_starts(tmp_path: Path, options: list[str], says: str) -> None:
+    (tmp_path / "two.py").write_text("raise SystemExit('started')")
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", "run", *options, "two.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+    assert [each.name for each in tmp_path.iterdir()] == ["two.py"]
