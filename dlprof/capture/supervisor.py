@@ -35,6 +35,7 @@ TICK_S = 0.2
 _SI_KERNEL = 0x80
 _PR_SET_PDEATHSIG = 1
 _GONE_AFTER_KILL_S = 5.0
+_WHOLE_GROUP_S = 0.01
 _NEVER = 1 << 62
 
 # Sent by people, shells, launchers and batch systems. Left out: what cannot be caught, faults of the process
@@ -329,7 +330,9 @@ class _Watch:
                 # The terminal sent it to the whole group: the command has it already.
                 return
             if number == signal.SIGCONT:
-                # A shell's fg continues the whole group, and its signal looks like anybody's.
+                # A shell's fg continues the whole group, and its signal looks like anybody's; the command may get it
+                # a moment after us.
+                time.sleep(_WHOLE_GROUP_S)
                 child = read_status(self._pid)
                 if child is None or child.state != "T":
                     return
