@@ -15,6 +15,7 @@ from dlprof.analysis import sections
 from dlprof.analysis.components import PARTS, Fetches, find_fetches
 from dlprof.analysis.device_clock import ahead_of_device
 from dlprof.analysis.hot_lines import HotLines, find_hot_lines
+from dlprof.analysis.input_facts import input_facts
 from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.machine import load_during, load_facts, load_notices
 from dlprof.analysis.own_functions import named_parts
@@ -43,7 +44,16 @@ from dlprof.model.report import (
 )
 from dlprof.model.steps import Steps
 from dlprof.render import wording
-from dlprof.whatif.forecast import Removal, forecast_without, forecast_workers, knee, removal
+from dlprof.whatif.forecast import (
+    Change,
+    Removal,
+    forecast_changes,
+    forecast_without,
+    forecast_workers,
+    knee,
+    removal,
+)
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, in_force
 
 DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
@@ -103,7 +113,8 @@ def diagnose(profile: Profile) -> Report:
         removed = removal(measured.pipeline, shares_outside_input(measured.parts) if measured.parts else {})
     notices = _notices(profile, measured, removed)
     judgement = _judge(profile, measured, removed, notices)
-    findings = _findings(profile, measured, judgement, {notice.slug for notice in notices})
+    environment = _environment(profile, measured)
+    findings = _findings(profile, measured, judgement, notices, environment)
     advice, refusals = advise(findings)
     ceiling = sections.ceiling(measured.steps)
     return Report(
@@ -116,14 +127,14 @@ def diagnose(profile: Profile) -> Report:
         step=measured.step,
         budget=sections.budget(measured.parts),
         totals=measured.totals,
-        device=sections.device(profile, measured.steps),
+        device=findings.device,
         input=measured.input,
         forecast=[*findings.worker_forecasts, *findings.without.values(), *([ceiling] if ceiling else [])],
         advice=[_advice_row(each, findings, profile.device) for each in advice],
         not_advised=[_not_advised(each) for each in refusals],
         steps=sections.step_rows(measured.steps),
         ranks=[],
-        environment=_environment(profile, measured),
+        environment=environment,
         notices=[NoticeRow(n.slug, n.count, wording.notice_text(n.slug, **n.values)) for n in notices],
         overhead=sections.overhead(profile, measured.steps, measured.parts, measured.pipeline),
     )
@@ -255,24 +266,29 @@ def _line_of(component: Component | None, lines: HotLines) -> str | None:
 # ---- advice --------------------------------------------------------------------------------------------------------
 
 
-def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notices: set[str]) -> Findings:
+def _findings(
+    profile: Profile, measured: _Measured, judgement: Judgement, notices: list[Notice], environment: dict[str, Any]
+) -> Findings:
+    slugs = {notice.slug for notice in notices}
     # From fewer batches an interval would say nothing.
     enough = len(measured.steps.measured) >= _LEAST_FOR_FORECASTS
     pipeline = measured.pipeline if enough else None
     workers: list[Forecast] = []
     without: dict[Component, Forecast] = {}
+    others: dict[str, Forecast] = {}
     if pipeline is not None:
         # Batches from ``dlprof.iterate`` have no loader whose workers could be more or fewer.
         tunable = measured.loader is not None and "made_by" not in measured.loader.settings
         workers = forecast_workers(pipeline) if tunable else []
+        others = _other_settings(pipeline) if tunable else {}
         made_of = [component for component in PARTS if component in pipeline.parts]
         without = {component: forecast_without(pipeline, component) for component in made_of}
-    if notices & {"drift", "simulator-off", "cores-busy"}:
+    if slugs & {"drift", "simulator-off", "cores-busy"}:
         workers = [replace(each, confidence=Confidence.LOW) for each in workers]
         without = {key: replace(each, confidence=Confidence.LOW) for key, each in without.items()}
     return Findings(
         judgement=judgement,
-        reproduced="simulator-off" not in notices and not measured.steps.handed_over,
+        reproduced="simulator-off" not in slugs and not measured.steps.handed_over,
         mean=measured.parts.mean if measured.parts and not measured.steps.wait_unseen else None,
         totals=measured.totals,
         loader=measured.loader.settings if measured.loader else None,
@@ -285,7 +301,27 @@ def _findings(profile: Profile, measured: _Measured, judgement: Judgement, notic
         waits_ms=sections.wait_shares(measured.waits),
         taking_turns=measured.lock_share >= _SERIAL,
         lines=tuple(measured.lines.data),
+        facts=input_facts(profile, measured.steps, measured.fetches),
+        per_batch_ms={key: each.mean for key, each in measured.input.per_batch_ms.items()} if measured.input else {},
+        pad_ratio=measured.input.pad_ratio if measured.input else None,
+        environment=environment,
+        notices={notice.slug: notice.values for notice in notices},
+        failure=profile.run.ending.detail or "" if profile.run.ending.status else "",
+        device=sections.device(profile, measured.steps),
+        other_settings=others,
     )
+
+
+def _other_settings(pipeline: Pipeline) -> dict[str, Forecast]:
+    """The step with a longer queue, and with batches that come as they are ready; none without workers."""
+    if not pipeline.workers:
+        return {}
+    now, longer = in_force(pipeline), 2 * (pipeline.prefetch_factor or DEFAULT_PREFETCH)
+    changes = [
+        Change("prefetch_factor", pipeline.prefetch_factor, longer, replace(now, prefetch_factor=longer)),
+        Change("in_order", pipeline.in_order, False, replace(now, in_order=False)),
+    ]
+    return {each.setting: each for each in forecast_changes(pipeline, changes)}
 
 
 def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:

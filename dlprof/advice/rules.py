@@ -5,23 +5,23 @@ Every rule looks at the findings and answers with advice, with a refusal that is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from dlprof.advice import data, loader, machine, step
+from dlprof.advice.common import (
+    COMPUTES,
+    FINE_WAIT,
+    SAME,
+    WORTH_CODING,
+    WORTH_TRYING,
+    Answer,
+    Rule,
+    crowded,
+    wait_evidence,
+    wait_share,
+    workers_in_force,
+)
 from dlprof.model.advice import Advice, Findings, Refusal
-from dlprof.model.kinds import Cause, Component, Confidence
+from dlprof.model.kinds import Component, Confidence
 from dlprof.model.report import Evidence, HotLine
-
-WORTH_TRYING = 1.05
-"""Middle speedup from which a change is advised."""
-WORTH_CODING = 1.10
-"""Middle speedup from which a change of code is advised."""
-SAME = 1.03
-"""Middle speedup below which a setting is as good as another. Source: the knee of the forecast curve."""
-FINE_WAIT = 0.05
-"""Share of input wait below which the input needs no tuning. Source: XProf's mark at 5 %."""
-
-Answer = Advice | Refusal | None
-Rule = Callable[[Findings], Answer]
 
 
 def advise(findings: Findings) -> tuple[list[Advice], list[Refusal]]:
@@ -41,18 +41,6 @@ def advise(findings: Findings) -> tuple[list[Advice], list[Refusal]]:
     return advice, refusals
 
 
-def _wait_share(findings: Findings) -> float:
-    return findings.mean.share(Cause.INPUT_WAIT) if findings.mean else 0.0
-
-
-def _workers(findings: Findings) -> int:
-    return int(findings.loader["num_workers"]) if findings.loader else 0
-
-
-def _wait_evidence(findings: Findings) -> list[Evidence]:
-    return [Evidence("input_wait", round(_wait_share(findings), 4), "ratio")]
-
-
 def _raise_num_workers(findings: Findings) -> Answer:
     knee = findings.suggested_workers
     if findings.loader is None or knee is None:
@@ -61,15 +49,23 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return Refusal("raise-num-workers", "not-reproduced")
     if findings.taking_turns:
         return Refusal("raise-num-workers", "taking-turns")
-    workers = _workers(findings)
+    workers = workers_in_force(findings)
+    computes = findings.facts.computing_ratio >= COMPUTES
+    if crowded(findings) or (computes and findings.cores <= 1):
+        # Where the making of batches waits for cores, the simulated cores are not those that there are.
+        return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
     # Also the cautious end of the forecast has to gain.
     if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] >= SAME:
-        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
+        evidence = [*wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         if findings.worker_busy_ratio is not None:
             evidence.append(Evidence("worker_busy_ratio", round(findings.worker_busy_ratio, 3), "ratio"))
+        if not computes and knee.to > max(workers, 1):
+            # Whatever is waited for may not serve more at once than was seen: a disk, a server, a limit on requests.
+            evidence.append(Evidence("blocked_ratio", round(1 - findings.facts.computing_ratio, 3), "ratio"))
+            evidence.append(Evidence("waiting_at_once", max(workers, 1), "count"))
         return Advice("raise-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
-    if _wait_share(findings) < FINE_WAIT:
-        return Refusal("raise-num-workers", "no-wait", {"share": _wait_share(findings)})
+    if wait_share(findings) < FINE_WAIT:
+        return Refusal("raise-num-workers", "no-wait", {"share": wait_share(findings)})
     if workers >= findings.cores:
         return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
     best = max((forecast.speedup for forecast in findings.worker_forecasts), key=lambda each: each[1])
@@ -78,7 +74,7 @@ def _raise_num_workers(findings: Findings) -> Answer:
 
 def _lower_num_workers(findings: Findings) -> Answer:
     knee = findings.suggested_workers
-    workers = _workers(findings)
+    workers = workers_in_force(findings)
     if findings.loader is None or knee is None or not workers or not findings.reproduced:
         return None
     # Without any worker nothing is saved but the step time itself; with fewer, memory and cores are.
@@ -86,16 +82,16 @@ def _lower_num_workers(findings: Findings) -> Answer:
     # Nobody lowers a setting on a forecast that may be wrong.
     sure = knee.confidence is not Confidence.LOW
     if knee.to < workers and sure and knee.speedup[1] >= least:
-        evidence = [*_wait_evidence(findings), Evidence("cores", findings.cores, "count")]
+        evidence = [*wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         return Advice("lower-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
     busy = findings.worker_busy_ratio
     return Refusal("lower-num-workers", "needed", {"share": busy}) if busy is not None else None
 
 
 def _stop_tuning_input(findings: Findings) -> Answer:
-    if findings.loader is None or findings.mean is None or _wait_share(findings) >= FINE_WAIT:
+    if findings.loader is None or findings.mean is None or wait_share(findings) >= FINE_WAIT:
         return None
-    evidence = _wait_evidence(findings)
+    evidence = wait_evidence(findings)
     saved = findings.judgement.all_input_saved
     if saved is not None and saved.mid < 1:
         evidence.append(Evidence("speedup_with_instant_data", round(1 / (1 - saved.mid), 3), "x"))
@@ -115,7 +111,7 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
         if forecast.speedup[1] < WORTH_CODING or forecast.speedup[0] <= 1:
             return Refusal(id_, "small-gain", {"gain": forecast.speedup})
         wait = Evidence(f"wait_for_{component}", round(findings.waits_ms.get(component, 0.0), 3), "ms")
-        return Advice(id_, None, None, None, forecast.speedup, (*_wait_evidence(findings), wait))
+        return Advice(id_, None, None, None, forecast.speedup, (*wait_evidence(findings), wait))
 
     return rule
 
@@ -145,18 +141,36 @@ def _is_of(function: str, collate_fn: str) -> bool:
     return any(collate_fn == name or collate_fn.endswith(f".{name}") for name in names)
 
 
-def _pin_memory(findings: Findings) -> Answer:
-    if findings.loader is None or findings.accelerator or findings.loader.get("pin_memory"):
-        return None
-    return Refusal("pin-memory", "no-device")
-
-
 RULES: dict[str, Rule] = {
     "raise-num-workers": _raise_num_workers,
     "lower-num-workers": _lower_num_workers,
-    "stop-tuning-input": _stop_tuning_input,
+    "match-shards-to-workers": machine.match_shards_to_workers,
+    "keep-workers-alive": loader.keep_workers_alive,
+    "raise-prefetch-factor": loader.raise_prefetch_factor,
+    "allow-out-of-order": loader.allow_out_of_order,
+    "raise-shm-size": machine.raise_shm_size,
+    "raise-open-files": machine.raise_open_files,
+    "shrink-worker-memory": machine.shrink_worker_memory,
+    "raise-cpu-quota": machine.raise_cpu_quota,
+    "widen-cpu-affinity": machine.widen_cpu_affinity,
+    "limit-worker-threads": machine.limit_worker_threads,
+    "cache-dataset-locally": data.cache_dataset_locally,
+    "read-sequentially": data.read_sequentially,
     "pretokenize-dataset": _remove("pretokenize-dataset", Component.TOKENIZER, "no-tokenizer"),
+    "use-fast-tokenizer": data.use_fast_tokenizer,
+    "batch-tokenizer-calls": data.batch_tokenizer_calls,
     "decode-faster": _remove("decode-faster", Component.DECODE, "no-decoder"),
+    "fetch-whole-batches": data.fetch_whole_batches,
     "vectorize-collate": _vectorize_collate,
-    "pin-memory": _pin_memory,
+    "pack-tensors": data.pack_tensors,
+    "return-tensors-not-objects": data.return_tensors_not_objects,
+    "pad-to-batch-not-max": data.pad_to_batch_not_max,
+    "pin-memory": loader.pin_memory,
+    "copy-non-blocking": loader.copy_non_blocking,
+    "unpin-memory": loader.unpin_memory,
+    "checkpoint-less-often": step.checkpoint_less_often,
+    "remove-host-syncs": step.remove_host_syncs,
+    "fuse-small-kernels": step.fuse_small_kernels,
+    "stop-tuning-input": _stop_tuning_input,
 }
+"""By what they advise. Of advice without a forecast the earlier stands first."""

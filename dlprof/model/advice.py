@@ -7,7 +7,38 @@ from typing import Any
 
 from dlprof.model.diagnosis import Breakdown, Judgement
 from dlprof.model.kinds import Component
-from dlprof.model.report import Evidence, Forecast, HotLine, Totals
+from dlprof.model.profile import BatchShape
+from dlprof.model.report import Device, Evidence, Forecast, HotLine, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What was seen of the data work of the measured steps, beside its times.
+
+    Attributes:
+        batch: What a batch consists of, None where none was looked at.
+        no_core_ratio: Wait for a core over time on one, helper threads' included.
+        helper_ratio: Part of the time on a core that threads beside the one that makes the batch took, 0 to 1.
+        computing_ratio: Time on a core over that and blocked time, 0 to 1.
+        workers_with_batches: Workers that made a batch, None where too few steps were measured to tell.
+        items_per_batch: Calls of the dataset for one item each.
+        tokenizer_calls_per_batch: Calls of a known tokenizer.
+        same_length: Whether all batches of tokens were seen to be equally long.
+        python_tokenizer_ratio: Part of the time on a core that a tokenizer written in Python took, 0 to 1.
+        rebuilding_ratio: Of the unpickling, the part that opens the shared memory of one tensor after the other, 0
+            to 1; None where it was looked at too seldom.
+    """
+
+    batch: BatchShape | None = None
+    no_core_ratio: float = 0.0
+    helper_ratio: float = 0.0
+    computing_ratio: float = 1.0
+    workers_with_batches: int | None = None
+    items_per_batch: float = 0.0
+    tokenizer_calls_per_batch: float = 0.0
+    same_length: bool = False
+    python_tokenizer_ratio: float = 0.0
+    rebuilding_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +60,14 @@ class Findings:
         waits_ms: A mean step's wait per component, in milliseconds.
         taking_turns: Whether workers wait for one another at a lock.
         lines: Where the data work's time is spent, most first; empty where lines are not known.
+        facts: What else was seen of the data work.
+        per_batch_ms: Milliseconds of work on a batch, by component, waited for or not.
+        pad_ratio: Part of the tokens that fill up, 0 to 1; None where there are none or their pad id is not known.
+        environment: The machine, as in the report.
+        notices: Values of the notices, by slug.
+        failure: What the script ended with, empty where it ended well.
+        device: The accelerator during the traced steps, None without.
+        other_settings: The step with another value of a loader setting that is no number of workers, by its name.
     """
 
     judgement: Judgement
@@ -45,6 +84,14 @@ class Findings:
     waits_ms: dict[Component, float]
     taking_turns: bool = False
     lines: tuple[HotLine, ...] = ()
+    facts: InputFacts = field(default_factory=InputFacts)
+    per_batch_ms: dict[Component, float] = field(default_factory=dict)
+    pad_ratio: float | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    notices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failure: str = ""
+    device: Device | None = None
+    other_settings: dict[str, Forecast] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""Rules about the settings of the DataLoader other than the number of workers."""
+
+from __future__ import annotations
+
+from dlprof.advice.common import (
+    FINE_WAIT,
+    SAME,
+    WORTH_TRYING,
+    Answer,
+    Rule,
+    candidate,
+    wait_evidence,
+    wait_share,
+    workers_in_force,
+)
+from dlprof.model.advice import Advice, Findings, Refusal
+from dlprof.model.kinds import Bottleneck, Cause, Component
+from dlprof.model.report import Evidence
+
+PAGEABLE = 0.5
+"""Part of the bytes copied to the device from memory that is not pinned, from which pinning is advised."""
+
+
+def keep_workers_alive(findings: Findings) -> Answer:
+    """Workers are started anew at every epoch. Starting them is no part of a step, so no step gets shorter."""
+    loader = findings.loader
+    if loader is None or not workers_in_force(findings) or loader.get("persistent_workers"):
+        return None
+    found = candidate(findings, Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP)
+    if found is None:
+        return Refusal("keep-workers-alive", "one-epoch")
+    if found.saved.mid < 1 - 1 / WORTH_TRYING:
+        return Refusal("keep-workers-alive", "small-share", {"share": found.saved.mid})
+    evidence = [Evidence("worker_startup_share", round(found.saved.mid, 3), "ratio")]
+    if findings.mean is not None and isinstance(loader.get("length"), int):
+        # The share is that of a step together with its part of the start.
+        per_step = findings.mean.step_ns * found.saved.mid / (1 - found.saved.mid)
+        evidence.append(Evidence("worker_startup_per_epoch", round(per_step * loader["length"] / 1e6, 1), "ms"))
+    return Advice("keep-workers-alive", "persistent_workers", False, True, None, tuple(evidence))
+
+
+def _other_setting(id_: str, setting: str, refused: str) -> Rule:
+    """The rule that another value of a setting gains by the forecast."""
+
+    def rule(findings: Findings) -> Answer:
+        forecast = findings.other_settings.get(setting)
+        if findings.loader is None or wait_share(findings) < FINE_WAIT:
+            return None
+        if not workers_in_force(findings):
+            return Refusal(id_, "no-workers")
+        if forecast is None or not findings.reproduced or forecast.from_ == forecast.to:
+            return None
+        # Batches that are made under a lock come no sooner.
+        if findings.taking_turns or forecast.speedup[1] < WORTH_TRYING or forecast.speedup[0] < SAME:
+            return Refusal(id_, refused)
+        return Advice(id_, setting, forecast.from_, forecast.to, forecast.speedup, tuple(wait_evidence(findings)))
+
+    return rule
+
+
+raise_prefetch_factor = _other_setting("raise-prefetch-factor", "prefetch_factor", "steady")
+allow_out_of_order = _other_setting("allow-out-of-order", "in_order", "steady")
+
+
+def pin_memory(findings: Findings) -> Answer:
+    """Copies to the device that come from pageable memory and are waited for."""
+    if findings.loader is None or findings.loader.get("pin_memory"):
+        return None
+    if not findings.accelerator:
+        return Refusal("pin-memory", "no-device")
+    copied = _waited_copy(findings)
+    if copied is None or findings.device is None or findings.device.h2d_pageable_ratio is None:
+        return None
+    if copied.value < 1 - 1 / WORTH_TRYING:
+        return Refusal("pin-memory", "not-the-cause", {"cause": "Copying to the device", "share": copied.value})
+    if findings.device.h2d_pageable_ratio < PAGEABLE:
+        return None
+    pageable = Evidence("h2d_pageable_ratio", round(findings.device.h2d_pageable_ratio, 3), "ratio")
+    return Advice("pin-memory", "pin_memory", False, True, None, (copied, pageable))
+
+
+def copy_non_blocking(findings: Findings) -> Answer:
+    """Copies from pinned memory that are waited for all the same."""
+    copied, device = _waited_copy(findings), findings.device
+    if copied is None or device is None or device.h2d_pageable_ratio is None:
+        return None
+    if device.h2d_pageable_ratio >= PAGEABLE or copied.value < 1 - 1 / WORTH_TRYING:
+        return None
+    pageable = Evidence("h2d_pageable_ratio", round(device.h2d_pageable_ratio, 3), "ratio")
+    return Advice("copy-non-blocking", None, None, None, None, (copied, pageable))
+
+
+def _waited_copy(findings: Findings) -> Evidence | None:
+    if findings.mean is None or not findings.accelerator:
+        return None
+    return Evidence("h2d_copy", round(findings.mean.share(Cause.H2D_COPY), 4), "ratio")
+
+
+def unpin_memory(findings: Findings) -> Answer:
+    """Pinned memory without a device to copy it to."""
+    if findings.loader is None or not findings.loader.get("pin_memory") or findings.accelerator:
+        return None
+    spent = findings.per_batch_ms.get(Component.PIN_MEMORY, 0.0)
+    return Advice("unpin-memory", "pin_memory", True, False, None, (Evidence("pinning_per_batch", spent, "ms"),))
