@@ -66,3 +66,20 @@ def speedup(saved: Interval) -> tuple[float, float, float]:
     """
     low, mid, high = (1 / (1 - min(max(each, 0.0), 0.99)) for each in (saved.low, saved.mid, saved.high))
     return low, mid, high
+
+
+def queued_batches(findings: Findings, prefetch_factor: int | None = None) -> int:
+    """Batches that can be alive at once: those requested, and one in use per worker.
+
+    Args:
+        findings: What was measured and concluded.
+        prefetch_factor: Another one than that in force.
+    """
+    prefetch = prefetch_factor or int((findings.loader or {}).get("prefetch_factor") or 2)
+    return workers_in_force(findings) * (prefetch + 1)
+
+
+def queued_bytes(findings: Findings, prefetch_factor: int | None = None) -> int:
+    """Bytes of their tensors, by the size of one batch; 0 where that is not known. Arguments as above."""
+    batch = findings.facts.batch
+    return batch.size_bytes * queued_batches(findings, prefetch_factor) if batch is not None else 0

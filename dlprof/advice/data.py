@@ -75,7 +75,7 @@ def fetch_whole_batches(findings: Findings) -> Answer:
     evidence = (
         *wait_evidence(findings),
         Evidence("items_per_batch", round(items), "count"),
-        Evidence("us_per_item", round(spent / items * 1e3, 1), "us"),
+        Evidence("us_per_item", round(spent / items * 1e3, 1), "µs"),
     )
     return Advice("fetch-whole-batches", None, None, None, forecast.speedup, evidence)
 

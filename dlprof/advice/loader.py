@@ -9,14 +9,17 @@ from dlprof.advice.common import (
     Answer,
     Rule,
     candidate,
+    queued_bytes,
     wait_evidence,
     wait_share,
     workers_in_force,
 )
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Bottleneck, Cause, Component
-from dlprof.model.report import Evidence
+from dlprof.model.report import Device, Evidence
 
+WORTH_SHARE = 1 - 1 / WORTH_TRYING
+"""Share of the step or epoch from which a setting that takes it away is worth trying."""
 PAGEABLE = 0.5
 """Part of the bytes copied to the device from memory that is not pinned, from which pinning is advised."""
 
@@ -29,7 +32,7 @@ def keep_workers_alive(findings: Findings) -> Answer:
     found = candidate(findings, Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP)
     if found is None:
         return Refusal("keep-workers-alive", "one-epoch")
-    if found.saved.mid < 1 - 1 / WORTH_TRYING:
+    if found.saved.mid < WORTH_SHARE:
         return Refusal("keep-workers-alive", "small-share", {"share": found.saved.mid})
     evidence = [Evidence("worker_startup_share", round(found.saved.mid, 3), "ratio")]
     if findings.mean is not None and isinstance(loader.get("length"), int):
@@ -39,7 +42,7 @@ def keep_workers_alive(findings: Findings) -> Answer:
     return Advice("keep-workers-alive", "persistent_workers", False, True, None, tuple(evidence))
 
 
-def _other_setting(id_: str, setting: str, refused: str) -> Rule:
+def _other_setting(id_: str, setting: str) -> Rule:
     """The rule that another value of a setting gains by the forecast."""
 
     def rule(findings: Findings) -> Answer:
@@ -47,19 +50,22 @@ def _other_setting(id_: str, setting: str, refused: str) -> Rule:
         if findings.loader is None or wait_share(findings) < FINE_WAIT:
             return None
         if not workers_in_force(findings):
-            return Refusal(id_, "no-workers")
+            return Refusal(id_, "no-workers") if setting == "prefetch_factor" else None
         if forecast is None or not findings.reproduced or forecast.from_ == forecast.to:
             return None
         # Batches that are made under a lock come no sooner.
         if findings.taking_turns or forecast.speedup[1] < WORTH_TRYING or forecast.speedup[0] < SAME:
-            return Refusal(id_, refused)
+            return Refusal(id_, "steady")
+        free = findings.environment.get("shm_free_bytes") or -1
+        if setting == "prefetch_factor" and 0 <= free < queued_bytes(findings, int(forecast.to)):
+            return Refusal(id_, "no-shm")
         return Advice(id_, setting, forecast.from_, forecast.to, forecast.speedup, tuple(wait_evidence(findings)))
 
     return rule
 
 
-raise_prefetch_factor = _other_setting("raise-prefetch-factor", "prefetch_factor", "steady")
-allow_out_of_order = _other_setting("allow-out-of-order", "in_order", "steady")
+raise_prefetch_factor = _other_setting("raise-prefetch-factor", "prefetch_factor")
+allow_out_of_order = _other_setting("allow-out-of-order", "in_order")
 
 
 def pin_memory(findings: Findings) -> Answer:
@@ -68,32 +74,36 @@ def pin_memory(findings: Findings) -> Answer:
         return None
     if not findings.accelerator:
         return Refusal("pin-memory", "no-device")
-    copied = _waited_copy(findings)
-    if copied is None or findings.device is None or findings.device.h2d_pageable_ratio is None:
+    share, device = _copied_share(findings), findings.device
+    if device is None or device.h2d_pageable_ratio is None:
         return None
-    if copied.value < 1 - 1 / WORTH_TRYING:
-        return Refusal("pin-memory", "not-the-cause", {"cause": "Copying to the device", "share": copied.value})
-    if findings.device.h2d_pageable_ratio < PAGEABLE:
+    if share < WORTH_SHARE:
+        return Refusal("pin-memory", "not-the-cause", {"cause": "Copying to the device", "share": share})
+    if device.h2d_pageable_ratio < PAGEABLE:
         return None
-    pageable = Evidence("h2d_pageable_ratio", round(findings.device.h2d_pageable_ratio, 3), "ratio")
-    return Advice("pin-memory", "pin_memory", False, True, None, (copied, pageable))
+    return Advice("pin-memory", "pin_memory", False, True, None, _copy_evidence(share, device))
 
 
 def copy_non_blocking(findings: Findings) -> Answer:
     """Copies from pinned memory that are waited for all the same."""
-    copied, device = _waited_copy(findings), findings.device
-    if copied is None or device is None or device.h2d_pageable_ratio is None:
+    share, device = _copied_share(findings), findings.device
+    if device is None or device.h2d_pageable_ratio is None or not findings.accelerator:
         return None
-    if device.h2d_pageable_ratio >= PAGEABLE or copied.value < 1 - 1 / WORTH_TRYING:
+    if device.h2d_pageable_ratio >= PAGEABLE or share < WORTH_SHARE:
         return None
-    pageable = Evidence("h2d_pageable_ratio", round(device.h2d_pageable_ratio, 3), "ratio")
-    return Advice("copy-non-blocking", None, None, None, None, (copied, pageable))
+    return Advice("copy-non-blocking", None, None, None, None, _copy_evidence(share, device))
 
 
-def _waited_copy(findings: Findings) -> Evidence | None:
-    if findings.mean is None or not findings.accelerator:
-        return None
-    return Evidence("h2d_copy", round(findings.mean.share(Cause.H2D_COPY), 4), "ratio")
+def _copied_share(findings: Findings) -> float:
+    return findings.mean.share(Cause.H2D_COPY) if findings.mean is not None else 0.0
+
+
+def _copy_evidence(share: float, device: Device) -> tuple[Evidence, ...]:
+    ratio = device.h2d_pageable_ratio or 0.0
+    return (
+        Evidence("h2d_copy", round(share, 4), "ratio"),
+        Evidence("h2d_pageable_ratio", round(ratio, 3), "ratio"),
+    )
 
 
 def unpin_memory(findings: Findings) -> Answer:

@@ -9,6 +9,8 @@ from dlprof.advice.common import (
     Answer,
     crowded,
     no_core_evidence,
+    queued_batches,
+    queued_bytes,
     wait_evidence,
     wait_share,
     workers_in_force,
@@ -46,7 +48,8 @@ def raise_cpu_quota(findings: Findings) -> Answer:
         Evidence("throttled_ratio", round(throttled, 3), "ratio"),
         Evidence("cores_used", load["cores_used"], "count"),
     )
-    return Advice("raise-cpu-quota", "cpu_quota", round(quota, 2), to, None, evidence)
+    from_ = int(quota) if float(quota).is_integer() else round(quota, 2)
+    return Advice("raise-cpu-quota", "cpu_quota", from_, to, None, evidence)
 
 
 def widen_cpu_affinity(findings: Findings) -> Answer:
@@ -77,29 +80,22 @@ def limit_worker_threads(findings: Findings) -> Answer:
 
 def raise_shm_size(findings: Findings) -> Answer:
     """The batches that can be queued at once do not fit /dev/shm, or did not."""
-    total = findings.environment.get("shm_bytes")
-    workers = workers_in_force(findings)
-    if not workers or not total:
+    total, free = (findings.environment.get(name) for name in ("shm_bytes", "shm_free_bytes"))
+    if not workers_in_force(findings) or not total or free is None or free < 0:
         return None
-    need = findings.facts.batch.size_bytes * _queued(findings) if findings.facts.batch is not None else 0
+    need = queued_bytes(findings)
     failed = any(text in findings.failure for text in _NO_SHM)
-    if need <= total and not failed:
+    if need <= free and not failed:
         return None
     # Twice as much, since batches differ; where it was full all the same, more than there was by as much again.
-    wanted = max(2 * need, 4 * total if failed else 0, _LEAST_SHM_MB * _MB)
+    wanted = max(2 * need + total - free, 4 * total if failed else 0, _LEAST_SHM_MB * _MB)
     to = 2 ** math.ceil(math.log2(wanted / _MB))
     evidence = (
         Evidence("queued_batches", need, "bytes"),
-        Evidence("shm", total, "bytes"),
+        Evidence("shm_free", free, "bytes"),
         *([Evidence("shm_ran_out", 1, "count")] if failed else []),
     )
     return Advice("raise-shm-size", "shm_mb", round(total / _MB), to, None, evidence)
-
-
-def _queued(findings: Findings) -> int:
-    """Batches that can be alive at once: those requested, and one in use per worker."""
-    prefetch = int((findings.loader or {}).get("prefetch_factor") or 2)
-    return workers_in_force(findings) * (prefetch + 1)
 
 
 def raise_open_files(findings: Findings) -> Answer:
@@ -108,7 +104,7 @@ def raise_open_files(findings: Findings) -> Answer:
     if not workers_in_force(findings) or not limit or limit < 0:
         return None
     tensors = len(findings.facts.batch.tensors) if findings.facts.batch is not None else 0
-    need = tensors * _queued(findings) + _OWN_FILES
+    need = tensors * queued_batches(findings) + _OWN_FILES
     failed = any(text in findings.failure for text in _NO_FILES)
     if need <= limit and not failed:
         return None

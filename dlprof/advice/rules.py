@@ -31,14 +31,22 @@ def advise(findings: Findings) -> tuple[list[Advice], list[Refusal]]:
         findings: What was measured and concluded.
 
     Returns:
-        Advice with the largest middle gain first and that without a forecast last; refusals in the order of the
-        rules.
+        Advice that gains by the forecast first, the largest middle gain before the others; then that without a
+        forecast, then that which is forecast to gain nothing. Refusals in the order of the rules.
     """
     answers = [rule(findings) for rule in RULES.values()]
     advice = [answer for answer in answers if isinstance(answer, Advice)]
     refusals = [answer for answer in answers if isinstance(answer, Refusal)]
-    advice.sort(key=lambda each: -each.speedup[1] if each.speedup else 0.0)
+    advice.sort(key=_rank)
     return advice, refusals
+
+
+def _rank(advice: Advice) -> tuple[int, float]:
+    if advice.id == "stop-tuning-input":
+        return 3, 0.0
+    if advice.speedup is None:
+        return 1, 0.0
+    return (0 if advice.speedup[1] >= WORTH_TRYING else 2), -advice.speedup[1]
 
 
 def _raise_num_workers(findings: Findings) -> Answer:

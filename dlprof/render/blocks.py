@@ -70,11 +70,12 @@ Block = Prose | Code | Facts | Table | Listing | Figure
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report under a heading; ``id`` is its anchor."""
+    """A part of the report under a heading; ``id`` is its anchor. ``folded`` says what opens it, empty where it is."""
 
     id: str
     title: str
     blocks: tuple[Block, ...]
+    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)

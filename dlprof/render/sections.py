@@ -36,15 +36,19 @@ _STATES = {
 }
 
 
-def build(report: Report, more_advice: Sequence[AdviceView]) -> tuple[Section, ...]:
+def build(
+    report: Report, more_advice: Sequence[AdviceView], rest_of_advice: Sequence[AdviceView] = ()
+) -> tuple[Section, ...]:
     """All sections that have something to say, in their order on the page.
 
     Args:
         report: What is shown.
         more_advice: Advice that found no room on the first screen.
+        rest_of_advice: Advice that few will need.
     """
     found = [
-        _more_advice(more_advice),
+        _more_advice(more_advice, "more-advice", "More to change"),
+        _more_advice(rest_of_advice, "rest-of-advice", "The rest of the advice", folded="Show it"),
         _parts(report),
         _steps(report),
         _loader(report),
@@ -76,14 +80,14 @@ def table(
     return Table(caption, head, tuple(kinds[letter] for letter in columns), tuple(rows[:limit]))  # type: ignore[misc]
 
 
-def _more_advice(advice: Sequence[AdviceView]) -> Section | None:
+def _more_advice(advice: Sequence[AdviceView], id_: str, title: str, *, folded: str = "") -> Section | None:
     if not advice:
         return None
     blocks: list[Block] = []
     for item in advice:
         note = ", ".join(part for part in (f"{item.gain} {item.gain_word}".strip(), item.gain_note) if part)
         blocks += [Listing((Fact(item.title, note),)), *item.how]
-    return Section("more-advice", "More to change", tuple(blocks))
+    return Section(id_, title, tuple(blocks), folded)
 
 
 def _parts(report: Report) -> Section | None:

@@ -22,6 +22,8 @@ from dlprof.render.wording import (
 )
 
 ADVICE_ON_FIRST_SCREEN = 2
+ADVICE_SHOWN = 5
+"""Advice that is not folded."""
 
 
 def view(report: Report) -> ReportView:
@@ -42,7 +44,7 @@ def view(report: Report) -> ReportView:
         budget=budget_view(report),
         advice=advice[:ADVICE_ON_FIRST_SCREEN],
         no_advice=_no_advice(report) if not advice else "",
-        sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:]),
+        sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:ADVICE_SHOWN], advice[ADVICE_SHOWN:]),
     )
 
 

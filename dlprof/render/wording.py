@@ -285,11 +285,12 @@ def why_not(id: str, reason: str, /, **values: Any) -> str:
     Args:
         id: The advice id.
         reason: A key of ``[why-not.ID]`` or ``[why-not.any]``; an unknown one is shown as words.
-        values: Placeholders of that sentence. ``share`` may be a number of 0 to 1, ``gain`` a speedup triple.
+        values: Placeholders of that sentence. ``share`` may be a number of 0 to 1, ``gain`` a speedup triple; a name
+            that ends with ``_ms`` is shown with its unit.
     """
     formats: dict[str, Callable[[Any], str]] = {"share": percent, "gain": gain}
     shown = {
-        key: formats[key](value) if key in formats and not isinstance(value, str) else value
+        key: formats[key](value) if key in formats and not isinstance(value, str) else _shown(key, value)
         for key, value in values.items()
     }
     catalogue = _catalogue("why-not") or {}

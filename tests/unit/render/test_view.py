@@ -54,6 +54,21 @@ def test_the_first_screen_has_two_pieces_of_advice_and_the_rest_follows() -> Non
     assert shown.sections[0].id == "more-advice"
 
 
+def test_five_pieces_of_advice_are_shown_and_the_rest_is_folded() -> None:
+    report = tokenizer()
+    for count in (5, 6):
+        shown = view(replace(report, advice=[report.advice[0]] * count))
+        found = {section.id: section for section in shown.sections}
+        assert len(shown.advice) == 2
+        assert not found["more-advice"].folded
+        assert ("rest-of-advice" in found) is (count > 5)
+    page = render_html(replace(report, advice=[report.advice[0]] * 6))
+    assert page.count("<details>") == 1
+    assert "<summary>The rest of the advice</summary>" in render_markdown(
+        replace(report, advice=[report.advice[0]] * 6)
+    )
+
+
 def test_gain_goes_with_the_step_it_forecasts() -> None:
     best = view(tokenizer()).advice[0]
     assert best.gain.startswith("2.3")
