@@ -1,0 +1,114 @@
+"""What advice rests on beside the verdict, from recordings whose facts are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import TRAINING, Look, Span, frame, looked_at, making, ms, one_step, profile, recorded, step, steps_of
+
+from dlprof.analysis.components import find_fetches
+from dlprof.analysis.input_facts import input_facts, tokens_looked_at
+from dlprof.analysis.steps import find_steps
+from dlprof.model.advice import InputFacts
+from dlprof.model.kinds import Doing, Kind
+from dlprof.model.profile import Padding, Profile
+
+PIECES = frame("tokenizer.py:40", "WordPiece.pieces_of")
+CLEAN = frame("tokenizer.py:50", "clean")
+TOKENIZE = frame("tokenizer.py:60", "WordPiece.tokenize")
+COLLATE = frame("train.py:7", "collate")
+
+
+def facts_of(found: Profile) -> InputFacts:
+    return input_facts(found, find_steps(found), find_fetches(found))
+
+
+def facts_of_batch(*looks: Look, rows: tuple[Span, ...] = (), **columns: int) -> InputFacts:
+    """Facts of one batch of 100 ms, and looks of which the first is at its begin."""
+    fetch = Span(Kind.FETCH, 0, ms(100), batch=0, iterator=1, **columns)
+    found = looked_at(recorded([fetch, *rows]), Look(0, Doing.RUNNING), *looks)
+    steps = steps_of(one_step((ms(900), ms(900)), (ms(900), ms(901)), index=0))
+    return input_facts(found, steps, find_fetches(found))
+
+
+def test_cores_are_wanted_by_the_making_thread_and_its_helpers():
+    found = facts_of_batch(on_cpu_ns=ms(40), runnable_ns=ms(30), process_cpu_ns=ms(60))
+    assert found.no_core_ratio == pytest.approx(0.5)
+    assert found.helper_ratio == pytest.approx(1 / 3)
+    assert found.computing_ratio == pytest.approx(60 / 90)
+
+
+def test_without_a_batch_there_is_nothing_to_tell():
+    found = facts_of(recorded([]))
+    assert (found.batch, found.workers_with_batches, found.rebuilding_ratio) == (None, None, None)
+    assert (found.no_core_ratio, found.helper_ratio, found.python_tokenizer_ratio) == (0.0, 0.0, 0.0)
+
+
+def test_workers_that_make_batches_are_counted_once_all_had_their_turn():
+    assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 8, workers=2)).workers_with_batches == 2
+    assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 3, workers=2)).workers_with_batches is None
+    assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 8)).workers_with_batches is None
+
+
+# ---- padding ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (16, 256), (8, 2048), (16, 2048), (7, 4099), (3, 16_385), (2, 70_000)]
+)
+def test_as_many_tokens_are_expected_as_capture_looks_at(rows: int, columns: int):
+    torch = pytest.importorskip("torch")
+    from dlprof.capture.padding import _some
+
+    assert tokens_looked_at(rows, columns) == _some(torch.zeros(rows, columns)).numel()
+
+
+def test_batches_are_equally_long_where_each_had_the_known_ones_tokens():
+    plain = profile(step(input_wait=ms(1), compute=ms(5)) * 4, batch_size=8)  # 8 texts of 16 tokens
+    for tokens, same in ((3 * 8 * 16, True), (3 * 8 * 16 - 1, False)):
+        found = replace(plain, padding=(Padding(TRAINING, 3, tokens, 10),))
+        assert facts_of(found).same_length is same
+        assert not facts_of(replace(found, batches=())).same_length
+        assert not facts_of(replace(found, padding=(Padding(TRAINING + 1, 3, tokens, 10),))).same_length
+
+
+# ---- tokenizers in Python --------------------------------------------------------------------------------------------
+
+
+def look(at: int, *frames, on_cpu: int = 10) -> Look:
+    return Look(ms(at), Doing.RUNNING, making(*frames, COLLATE), on_cpu_ns=ms(on_cpu))
+
+
+def test_a_tokenizer_in_python_is_known_by_the_names_of_its_functions():
+    found = facts_of_batch(look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE), look(30), look(40), on_cpu_ns=ms(40))
+    assert found.python_tokenizer_ratio == pytest.approx(0.5)
+
+
+def test_a_tokenizer_that_is_at_one_line_all_the_time_calls_something_compiled():
+    at_one_line = [look(at, TOKENIZE) for at in (10, 20, 30, 40, 50)]
+    assert facts_of_batch(*at_one_line, on_cpu_ns=ms(50)).python_tokenizer_ratio == 0.0
+    assert facts_of_batch(*at_one_line[:4], look(50, CLEAN, TOKENIZE), on_cpu_ns=ms(50)).python_tokenizer_ratio == 1.0
+
+
+def test_what_a_compiled_tokenizer_is_called_from_is_no_tokenizer_in_python():
+    looks = look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE)
+    for name, ratio in (("tokenizers.Tokenizer.encode", 0.0), ("transformers.base.__call__", 1.0)):
+        span = Span(Kind.TOKENIZER, 0, ms(30), name=name)
+        assert facts_of_batch(*looks, rows=(span,), on_cpu_ns=ms(20)).python_tokenizer_ratio == ratio
+    fast = frame("/site-packages/transformers/tokenization_utils_fast.py:500", "_encode_plus", user=False)
+    looks = look(10, PIECES, fast, TOKENIZE), look(20, CLEAN, fast, TOKENIZE)
+    assert facts_of_batch(*looks, on_cpu_ns=ms(20)).python_tokenizer_ratio == 0.0
+
+
+# ---- handing over ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("opening", "others", "ratio"), [(3, 2, 0.6), (0, 5, 0.0), (2, 2, None)])
+def test_unpickling_is_told_apart_by_what_it_was_seen_at(opening: int, others: int, ratio: float | None):
+    rebuilding = frame("torch/multiprocessing/reductions.py:1", "rebuild_storage_fd", user=False)
+    loads = frame("multiprocessing/queues.py:1", "Queue.get", user=False)
+    at = [rebuilding] * opening + [loads] * others
+    looks = [Look(ms(200 + n), Doing.RUNNING, making(each), on_cpu_ns=ms(1)) for n, each in enumerate(at)]
+    span = Span(Kind.UNPICKLE, ms(190), ms(300), batch=0, iterator=1)
+    assert facts_of_batch(*looks, rows=(span,)).rebuilding_ratio == ratio
