@@ -21,7 +21,7 @@ MANY_CALLS = 8
 SHORT_CALL_MS = 0.3
 """A shorter call of a tokenizer is largely the way into it and back."""
 SLOW_READS_MB_PER_S = 100.0
-"""Disks read front to back give more. Source: hard disks from 100 MB/s on, solid-state disks several hundred."""
+"""A disk that is read from front to back mostly gives more: a rule of thumb, since reads are not counted."""
 LEAST_READ_BYTES = 65_536
 OPENING = 0.5
 """Part of the unpickling that opens tensors' shared memory, from which their number is what costs."""

@@ -27,7 +27,7 @@ _LEAST_SHM_MB = 64
 _NO_SHM = ("shared memory(shm)", "shared memory (shm)", "No space left on device")
 """What torch's error says where /dev/shm was full."""
 _OWN_FILES = 128
-"""Files that a training process has open beside the batches'; about what torch and its libraries were seen to have."""
+"""Files that a training process has open beside the batches': an allowance, not a measurement."""
 _NO_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
