@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,13 @@ class Scripts:
 
     def plain(self, script: Path, *args: str) -> Ended:
         return self._run([sys.executable, str(script), *args], dict(os.environ), None)
+
+    def both(self, script: Path, *args: str, trace_steps: int = 0) -> tuple[Ended, Ended]:
+        """Run plain and with the hooks, at the same time: neither may change with what else the machine does."""
+        with ThreadPoolExecutor(1) as aside:
+            plain = aside.submit(self.plain, script, *args)
+            hooked = self.hooked(script, *args, trace_steps=trace_steps)
+            return plain.result(), hooked
 
     def hooked(
         self,

@@ -11,6 +11,8 @@ import inspect
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,16 +52,19 @@ class Run:
 
 
 class Runs:
-    """The runs of this module, each made when it is first asked for."""
+    """The runs of this module: those with the hooks when first asked for, beside them the plain ones."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, aside: ThreadPoolExecutor) -> None:
         self._folder = folder
+        self._plain = {
+            name: aside.submit(self._run, f"plain-{name}", Scripts.plain, RUNS[name])
+            for name in sorted(set(PLAIN.values()))
+        }
+
+    def plain(self, name: str) -> Run:
+        return self._plain[name].result()
 
     @functools.cache  # noqa: B019 - as long as the module's tests
-    def plain(self, name: str) -> Run:
-        return self._run(f"plain-{name}", Scripts.plain, RUNS[name])
-
-    @functools.cache  # noqa: B019
     def hooked(self, name: str) -> Run:
         return self._run(f"hooked-{name}", Scripts.hooked, RUNS[name])
 
@@ -79,8 +84,9 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("forms"))
+def runs(tmp_path_factory) -> Iterator[Runs]:
+    with ThreadPoolExecutor(1) as aside:
+        yield Runs(tmp_path_factory.mktemp("forms"), aside)
 
 
 each_run = pytest.mark.parametrize("name", RUNS)

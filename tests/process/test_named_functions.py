@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 TIME_LIMIT_S = 240
 
 SCRIPT = """
-import hashlib, sys
+import hashlib, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -40,13 +42,16 @@ def collate(samples):
     return {"x": torch.tensor(samples).view(-1, 1), "input_ids": ids, "attention_mask": (ids > 0).long()}
 
 def log(loss):
-    return float(loss)
+    # Long enough for several looks at the machine.
+    time.sleep(pause)
+    return float(loss.detach())
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 4)
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
     workers, method = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+    pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0
     loader = DataLoader(Own(), 4, shuffle=True, collate_fn=collate, num_workers=workers, multiprocessing_context=method)
     seen = hashlib.md5()
     for batch in loader:
@@ -68,19 +73,55 @@ def start(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def profiled(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    options = ("--steps", "all", "--trace-steps", "0", "--format", "json,md", "--out", "run")
+def profiled(folder: Path, *arguments: str, out: str = "run") -> tuple[str, dict[str, Any]]:
+    options = ("--steps", "all", "--trace-steps", "0", "--format", "json,md", "--out", out)
     spans = [f"--span={name}" for name in NAMED]
     done = start(folder, "-m", "dlprof", "run", *options, *spans, "train.py", *arguments)
     assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads((folder / "run" / "report.json").read_text())
+    return done.stdout, json.loads((folder / out / "report.json").read_text())
 
 
-@pytest.mark.parametrize("arguments", [("0",), ("2", "fork"), ("1", "spawn"), ("1", "forkserver")])
-def test_functions_of_the_script_are_timed_and_it_stays_the_same(tmp_path, arguments):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    stdout, report = profiled(tmp_path, *arguments)
-    assert stdout == start(tmp_path, "train.py", *arguments).stdout
+# Workers make the same whatever their start method, so the quickest stands for all.
+RUNS = {
+    "no workers": (("0",), ("0",)),
+    "fork": (("2", "fork"), ("2", "fork")),
+    "spawn": (("1", "spawn"), ("1", "fork")),
+    "forkserver, slow": (("1", "forkserver", "0.08"), ("1", "fork")),
+}
+"""Arguments of the script under dlprof, and of the plain run that it is compared with."""
+
+
+class Runs:
+    """The runs of the script, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(SCRIPT)
+
+    @functools.cache  # noqa: B019 - as long as the module's tests
+    def plain(self, *arguments: str) -> str:
+        return start(self.folder, "train.py", *arguments).stdout
+
+    @functools.cache  # noqa: B019
+    def profiled(self, name: str) -> tuple[str, dict[str, Any], str]:
+        """What the script printed, and the report as JSON and as Markdown."""
+        out = f"run {name}"
+        stdout, report = profiled(self.folder, *RUNS[name][0], out=out)
+        return stdout, report, (self.folder / out / "report.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("named"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_functions_of_the_script_are_timed_and_it_stays_the_same(runs, name):
+    with ThreadPoolExecutor(1) as aside:
+        plain = aside.submit(runs.plain, *RUNS[name][1])
+        stdout, report, markdown = runs.profiled(name)
+    assert stdout == plain.result()
+    assert stdout
     named = {(row["name"], row["where"]): row for row in report["environment"]["spans"]}
     steps = report["run"]["steps_measured"]
     assert named["train:augment", "data"]["calls"] == 4 * steps
@@ -94,12 +135,11 @@ def test_functions_of_the_script_are_timed_and_it_stays_the_same(tmp_path, argum
     missing = [notice["text"] for notice in report["notices"] if notice["slug"] == "span-not-found"]
     assert len(missing) == 1
     assert "train:missing" in missing[0]
-    assert "__main__:log" in (tmp_path / "run" / "report.md").read_text()
+    assert "__main__:log" in markdown
 
 
-def test_padding_is_a_share_of_the_tokens(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    _, report = profiled(tmp_path, "0")
+def test_padding_is_a_share_of_the_tokens(runs):
+    _, report, _ = runs.profiled("no workers")
     assert report["input"]["pad_ratio"] == pytest.approx(6 / 16)
 
 
@@ -129,10 +169,8 @@ def test_the_pad_id_is_the_one_that_a_workers_tokenizer_declares(tmp_path):
     assert report["input"]["pad_ratio"] == pytest.approx(2 / 6)
 
 
-def test_machine_and_processes_are_looked_at(tmp_path):
-    slow = SCRIPT.replace("return float(loss)", "import time; time.sleep(0.08); return float(loss)")
-    (tmp_path / "train.py").write_text(slow)
-    _, report = profiled(tmp_path, "1")
+def test_machine_and_processes_are_looked_at(runs):
+    _, report, _ = runs.profiled("forkserver, slow")
     during = report["environment"]["during_the_steps"]
     assert during["cores_used"] > 0
     assert during["read_by_calls_per_step_bytes"] >= 0

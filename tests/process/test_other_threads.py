@@ -80,8 +80,7 @@ FAILURES = {"hook-failed", "hook-missing", "trace-failed", "trace-not-aligned"}
 def test_nothing_changes_in_them(scripts: Scripts, form: str, workers: int) -> None:
     script = scripts.write(LOOP)
     arguments = (form, "0", "0", str(workers))
-    plain = scripts.plain(script, *arguments)
-    hooked = scripts.hooked(script, *arguments, trace_steps=3)
+    plain, hooked = scripts.both(script, *arguments, trace_steps=3)
     assert (hooked.status, hooked.stdout, hooked.stderr) == (plain.status, plain.stdout, plain.stderr)
     assert plain.status == 0, plain.stderr
     profile = profile_of(hooked.recording)

@@ -65,7 +65,20 @@ def test_a_block_is_reported_and_the_loop_goes_on(scripts: Scripts, arguments: t
 def test_inside_dlprof_run_the_block_adds_to_its_run(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-m", "dlprof", "run", "--steps", "all", "--out", "run", "program.py", "0"],
+        [
+            sys.executable,
+            "-m",
+            "dlprof",
+            "run",
+            "--steps",
+            "all",
+            "--out",
+            "run",
+            "--format",
+            "json",
+            "program.py",
+            "0",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
