@@ -16,10 +16,11 @@ from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.steps import find_steps
 from dlprof.formats.run_file import NAME, load
 
+ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 240
 
 SCRIPT = '''
-import contextlib, ctypes, itertools, json, multiprocessing, os, socket, sys, threading, time
+import ctypes, itertools, json, multiprocessing, os, socket, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -69,11 +70,15 @@ class Data(Dataset):
         answer = self.connection.recv(8)  # receives
         return torch.tensor(float(len(answer)))
 
-def recording():
+def blocks(cases):
+    """A block for each case; what comes after its steps is not looked at."""
     import dlprof
-    return dlprof.profile(steps=20, warmup=2, trace_steps=0, out="run")
+    for case in cases:
+        workers, method = case.split("-")
+        with dlprof.profile(steps=20, warmup=2, trace_steps=0, out=case):
+            main("sleeps", int(workers), method, 30)
 
-def main(mode, workers, method, block=None):
+def main(mode, workers, method, batches):
     torch.set_num_threads(1)
     server, port = None, 0
     if mode == "receives":
@@ -86,10 +91,9 @@ def main(mode, workers, method, block=None):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-9)
     loader = DataLoader(dataset, 2, num_workers=workers, multiprocessing_context=context if workers else None)
-    with recording() if block else contextlib.nullcontext():
-        for batch in itertools.islice(loader, 60):
-            model(batch[:, None]).sum().backward()
-            optimizer.step()
+    for batch in itertools.islice(loader, batches):
+        model(batch[:, None]).sum().backward()
+        optimizer.step()
 
 def serve_all(server):
     for _ in range(3):
@@ -97,7 +101,11 @@ def serve_all(server):
     serve(server, 0.009)
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1] == "blocks":
+        blocks(sys.argv[2:])
+    else:
+        # More than dlprof asks for.
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3], 100)
 '''
 
 
@@ -123,9 +131,9 @@ def lines_in(report: dict[str, Any], state: str) -> list[str]:
     return [line["where"] for line in report["input"]["hot_lines"] if line["state"] == state]
 
 
-def assert_parts_sum(folder: Path, report: dict[str, Any]) -> None:
+def assert_parts_sum(run: Path, report: dict[str, Any]) -> None:
     """The parts of the wait for input sum to it; taken from the saved run, since the report names only the largest."""
-    profile = load(folder / "run" / NAME)
+    profile = load(run / NAME)
     steps = find_steps(profile).measured
     parts = split_waits(profile, steps, find_fetches(profile))
     assert 0.98 <= parts.sum() / sum(step.wait_ns for step in steps) <= 1.02
@@ -159,7 +167,7 @@ def test_the_planted_line_and_what_it_waits_for_are_found(tmp_path, mode, worker
     state, components = BLOCKED[mode]
     assert line_of(mode) in lines_in(report, state)[:2], report["input"]["hot_lines"]
     assert report["verdict"]["component"] in components, report["verdict"]
-    assert_parts_sum(tmp_path, report)
+    assert_parts_sum(tmp_path / "run", report)
     slugs = {notice["slug"] for notice in report["notices"]}
     assert not slugs & {"samples-lost", "frames-not-found", "recording-damaged"}
 
@@ -168,20 +176,34 @@ def test_without_looks_there_are_no_lines(tmp_path):
     report = run(tmp_path, "sleeps", "1", "fork", options=("--sample-hz", "0"))
     assert report["input"]["hot_lines"] == []
     assert set(report["input"]["per_batch_ms"]) & {"sleep", "lock_wait", "storage_io"} == set()
-    assert_parts_sum(tmp_path, report)
+    assert_parts_sum(tmp_path / "run", report)
 
 
-@pytest.mark.parametrize(("workers", "method"), [("0", "fork"), ("1", "fork"), ("1", "spawn")])
-def test_a_block_is_looked_at_from_inside(tmp_path, workers, method):
-    (tmp_path / "script.py").write_text(SCRIPT)
+BLOCKS = ("0-fork", "1-fork", "1-spawn")
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with a block for each number of workers and start method; the folder with their runs."""
+    folder = tmp_path_factory.mktemp("blocks")
+    (folder / "script.py").write_text(SCRIPT)
+    # A block writes every document, and the PDF takes seconds.
+    (folder / "broken").mkdir()
+    (folder / "broken" / "weasyprint.py").write_text("raise OSError('there is no Pango')\n")
     done = subprocess.run(
-        [sys.executable, "script.py", "sleeps", workers, method, "block"],
-        cwd=tmp_path,
+        [sys.executable, "script.py", "blocks", *BLOCKS],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder / "broken"), str(ROOT)])},
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    return folder
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_is_looked_at_from_inside(blocks: Path, block: str) -> None:
+    report = json.loads((blocks / block / "report.json").read_text())
     assert line_of("sleeps") in lines_in(report, "sleep")[:2], report["input"]["hot_lines"]
-    assert_parts_sum(tmp_path, report)
+    assert_parts_sum(blocks / block, report)
