@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,3 +12,12 @@ from hooked_scripts import Scripts
 def scripts(tmp_path: Path) -> Scripts:
     """Scripts in a fresh folder."""
     return Scripts(tmp_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """Each test starts Pythons; where told to keep nothing, each would compile all of dlprof anew."""
+    kept = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    yield
+    if kept is not None:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = kept

@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hooked_scripts import BOOTSTRAP, Scripts
+from hooked_scripts import BOOTSTRAP, Ended, Scripts
 
 from dlprof.formats.recording import Recording, assemble, how_it_ended, read_recording, training_process
 from dlprof.formats.settings_file import FOLDER_VARIABLE, Settings
@@ -65,6 +69,45 @@ if __name__ == "__main__":
     sys.exit(3)
 """
 EPOCHS, BATCHES, BATCH_SIZE = 2, 12, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Scripted:
+    """A script that a test runs with the hooks, and how."""
+
+    source: str
+    arguments: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, folder: Path) -> Ended:
+        scripts = Scripts(folder)
+        return scripts.hooked(scripts.write(self.source), *self.arguments, **self.options)
+
+
+def of_script(source: str, *arguments: str, **options: Any) -> pytest.MarkDecorator:
+    """Marks a test as one of this script, whose end it gets as ``ended``."""
+    script = Scripted(source, arguments, options)
+    return pytest.mark.parametrize("ended", [pytest.param(script, id="script")], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def begun(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Scripted, Future[Ended]]]:
+    """The scripts of all tests that were selected, two at a time: most of their time is torch's import."""
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    wanted = [test.callspec.params.get("ended") for test in tests]
+    with ThreadPoolExecutor(2) as aside:
+        yield {
+            script: aside.submit(script.run, tmp_path_factory.mktemp("script"))
+            for script in wanted
+            if isinstance(script, Scripted)
+        }
+
+
+@pytest.fixture
+def ended(request: pytest.FixtureRequest, begun: dict[Scripted, Future[Ended]]) -> Ended:
+    return begun[request.param].result()
 
 
 def profile_of(recording: Recording, status: int = 0) -> Profile:
@@ -133,9 +176,8 @@ def _triples(spans, column):
     return zip(spans.iterator, spans.batch, getattr(spans, column), strict=True)
 
 
-def test_the_script_is_stopped_after_the_steps(scripts: Scripts) -> None:
-    script = scripts.write(LOOP)
-    ended = scripts.hooked(script, "2", "map", "anew", steps=5, warmup=2, trace_steps=3)
+@of_script(LOOP, "2", "map", "anew", steps=5, warmup=2, trace_steps=3)
+def test_the_script_is_stopped_after_the_steps(ended: Ended) -> None:
     assert ended.status == 0
     assert b"Traceback" not in ended.stderr
     # Ten batches were taken: after them the loop's next request raised SystemExit.
@@ -146,9 +188,8 @@ def test_the_script_is_stopped_after_the_steps(scripts: Scripts) -> None:
     assert len(profile.spans.of(Kind.OPERATOR)) > 0
 
 
-def test_clean_up_runs_when_the_script_is_stopped(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import atexit
 import torch
 from torch.utils.data import DataLoader
@@ -161,16 +202,16 @@ try:
         optimizer.step()
 finally:
     print("finally ran")
-"""
-    )
-    ended = scripts.hooked(script, steps=5)
+""",
+    steps=5,
+)
+def test_clean_up_runs_when_the_script_is_stopped(ended: Ended) -> None:
     assert ended.status == 0
     assert ended.stdout.split(b"\n")[:2] == [b"finally ran", b"atexit ran"]
 
 
-def test_a_killed_script_leaves_its_finished_steps(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import os, signal
 import torch
 from torch.utils.data import DataLoader
@@ -181,9 +222,9 @@ for number, batch in enumerate(DataLoader(torch.randn(400, 4), batch_size=4, num
         os.kill(os.getpid(), signal.SIGKILL)
     model(batch).sum().backward()
     optimizer.step()
-"""
-    )
-    ended = scripts.hooked(script)
+""",
+)
+def test_a_killed_script_leaves_its_finished_steps(ended: Ended) -> None:
     assert ended.status == -signal.SIGKILL
     profile = profile_of(ended.recording, 128 + signal.SIGKILL)
     assert profile.run.ending.reason is ExitReason.SIGNAL
@@ -192,18 +233,7 @@ for number, batch in enumerate(DataLoader(torch.randn(400, 4), batch_size=4, num
     assert len(profile.spans.of(Kind.BODY)) == 20
 
 
-@pytest.mark.parametrize(
-    ("ending", "status", "reason"),
-    [
-        ("raise ValueError('no')", 1, ExitReason.EXCEPTION),
-        ("raise SystemExit(7)", 7, ExitReason.SCRIPT_ENDED),
-        ("os._exit(9)", 9, ExitReason.SCRIPT_ENDED),
-        ("pass", 0, ExitReason.SCRIPT_ENDED),
-    ],
-)
-def test_how_the_script_ended_is_known(scripts: Scripts, ending: str, status: int, reason: ExitReason) -> None:
-    script = scripts.write(
-        f"""
+ENDING = """
 import os
 import torch
 from torch.utils.data import DataLoader
@@ -212,17 +242,29 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for batch in DataLoader(torch.randn(40, 4), batch_size=4):
     model(batch).sum().backward()
     optimizer.step()
-{ending}
 """
-    )
-    ended = scripts.hooked(script)
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "reason"),
+    [
+        pytest.param(Scripted(ENDING + ending), status, reason, id=ending)
+        for ending, status, reason in (
+            ("raise ValueError('no')", 1, ExitReason.EXCEPTION),
+            ("raise SystemExit(7)", 7, ExitReason.SCRIPT_ENDED),
+            ("os._exit(9)", 9, ExitReason.SCRIPT_ENDED),
+            ("pass", 0, ExitReason.SCRIPT_ENDED),
+        )
+    ],
+    indirect=["ended"],
+)
+def test_how_the_script_ended_is_known(ended: Ended, status: int, reason: ExitReason) -> None:
     assert ended.status == status
     assert profile_of(ended.recording, status).run.ending.reason is reason
 
 
-def test_a_worker_that_dies_is_named(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import os, signal
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -238,16 +280,15 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for batch in DataLoader(Deadly(), batch_size=4, num_workers=1):
     model(batch).sum().backward()
     optimizer.step()
-"""
-    )
-    ended = scripts.hooked(script)
+""",
+)
+def test_a_worker_that_dies_is_named(ended: Ended) -> None:
     assert ended.status == 1
     assert profile_of(ended.recording, 1).run.ending.reason is ExitReason.WORKER_DIED
 
 
-def test_the_users_own_profiler_keeps_its_events(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import torch
 from torch.utils.data import DataLoader
 from torch.profiler import profile, ProfilerActivity
@@ -258,17 +299,19 @@ with profile(activities=[ProfilerActivity.CPU]) as prof:
         model(batch).sum().backward()
         optimizer.step()
 print(sum(event.count for event in prof.key_averages() if event.key == "aten::linear"))
-"""
-    )
-    ended = scripts.hooked(script, steps=None, warmup=2, trace_steps=5)
+""",
+    steps=None,
+    warmup=2,
+    trace_steps=5,
+)
+def test_the_users_own_profiler_keeps_its_events(ended: Ended) -> None:
     assert ended.stdout == b"20\n"
     profile = profile_of(ended.recording)
     assert [notice.slug for notice in profile.notices] == ["trace-skipped-user-profiler"]
 
 
-def test_a_profiler_that_the_user_starts_inside_ours_gets_its_events(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import torch
 from torch.utils.data import DataLoader
 from torch.profiler import profile, ProfilerActivity
@@ -282,9 +325,12 @@ for number, batch in enumerate(DataLoader(torch.randn(80, 4), batch_size=4)):
     optimizer.step()
 prof.stop()
 print(sum(event.count for event in prof.key_averages() if event.key == "aten::linear"))
-"""
-    )
-    ended = scripts.hooked(script, steps=None, warmup=2, trace_steps=8)
+""",
+    steps=None,
+    warmup=2,
+    trace_steps=8,
+)
+def test_a_profiler_that_the_user_starts_inside_ours_gets_its_events(ended: Ended) -> None:
     # Ours began at batch 12; theirs saw batches 13 to 19.
     assert ended.stdout == b"7\n"
     assert "trace-yielded-user-profiler" in {notice.slug for notice in profile_of(ended.recording).notices}
@@ -325,9 +371,8 @@ def test_recording_that_cannot_be_written_leaves_the_script_alone(scripts: Scrip
     assert not folder.exists()
 
 
-def test_a_gradient_accumulation_of_more_than_the_steps_is_still_found(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(4, 4)
@@ -338,32 +383,36 @@ for number, batch in enumerate(DataLoader(torch.randn(400, 4), batch_size=4)):
         optimizer.step()
         optimizer.zero_grad()
     print(number)
-"""
-    )
-    ended = scripts.hooked(script, steps=6, warmup=2, trace_steps=0)
+""",
+    steps=6,
+    warmup=2,
+    trace_steps=0,
+)
+def test_a_gradient_accumulation_of_more_than_the_steps_is_still_found(ended: Ended) -> None:
     assert ended.status == 0
     # Known to be a training loop at the first optimizer step, after 16 batches; then it stops at the next request.
     assert len(ended.stdout.splitlines()) == 16
 
 
-def test_inference_counts_batches(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(4, 4)
 for number, batch in enumerate(DataLoader(torch.randn(400, 4), batch_size=4)):
     model(batch)
     print(number)
-"""
-    )
-    ended = scripts.hooked(script, steps=6, warmup=2, trace_steps=2)
+""",
+    steps=6,
+    warmup=2,
+    trace_steps=2,
+)
+def test_inference_counts_batches(ended: Ended) -> None:
     assert (ended.status, len(ended.stdout.splitlines())) == (0, 10)
 
 
-def test_without_a_loader_steps_are_optimizer_steps(scripts: Scripts) -> None:
-    script = scripts.write(
-        """
+@of_script(
+    """
 import torch
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -371,9 +420,12 @@ for number in range(400):
     model(torch.ones(4, 4)).sum().backward()
     optimizer.step()
     print(number)
-"""
-    )
-    ended = scripts.hooked(script, steps=6, warmup=2, trace_steps=2)
+""",
+    steps=6,
+    warmup=2,
+    trace_steps=2,
+)
+def test_without_a_loader_steps_are_optimizer_steps(ended: Ended) -> None:
     assert ended.status == 0
     assert len(ended.stdout.splitlines()) == 9
 
