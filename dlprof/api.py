@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dlprof import __version__
 from dlprof.analysis.pipeline import training_loader
 from dlprof.analysis.steps import find_steps
 from dlprof.capture.environment import environment
@@ -22,7 +23,7 @@ from dlprof.capture.handover_probe import probe
 from dlprof.capture.machine import load_machine
 from dlprof.capture.nvml import load_gpus
 from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
-from dlprof.diagnose import diagnose
+from dlprof.diagnose import diagnose, plan_trials
 from dlprof.errors import EXIT_BOUND_CROSSED, DlprofError, UnreadableInputError
 from dlprof.formats import run_file
 from dlprof.formats.chrome_trace import AlignedTrace
@@ -33,26 +34,36 @@ from dlprof.formats.recording import (
     read_recording,
     training_process,
 )
-from dlprof.formats.report_json import encode_report
+from dlprof.formats.report_json import decode_report, encode_report
 from dlprof.formats.settings_file import Override, load_settings
 from dlprof.formats.trace_writer import write_trace
+from dlprof.formats.tune_json import FILE as TUNE_FILE
+from dlprof.formats.tune_json import encode_tune
 from dlprof.model.bounds import Bound
 from dlprof.model.profile import Notice, Profile, RunFacts
 from dlprof.model.report import Report
-from dlprof.render import Summary, render_each, summary
-from dlprof.render.wording import notice_text
+from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
+from dlprof.model.tune import Ending, Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
+from dlprof.render import Summary, render_each, render_tune, summary, tune_lines
+from dlprof.render.view import ended
+from dlprof.render.wording import notice_text, tune_conclusion, tune_how, tune_text
+from dlprof.whatif.comparison import judge_trials
 
 JSON = "json"
 RECORDING = "recording"
+_NOT_SET = ("set-refused", "set-unused")
 
 __all__ = [
     "FinishedRun",
     "WrittenReports",
+    "conclude",
     "diagnose",
     "finish_run",
     "load",
+    "measured_run",
     "report_again",
     "report_document",
+    "trial_plan",
 ]
 
 
@@ -115,8 +126,7 @@ def finish_run(
 
 def _not_set(profile: Profile) -> list[str]:
     """What ``--set`` asked for and did not get, a sentence each: nobody may take the run for one with it."""
-    slugs = ("set-refused", "set-unused")
-    return [notice_text(each.slug, **each.values) for each in profile.notices if each.slug in slugs]
+    return [notice_text(each.slug, **each.values) for each in profile.notices if each.slug in _NOT_SET]
 
 
 def load(source: Path) -> Profile:
@@ -177,8 +187,12 @@ def report_document(source: Path, format_: str) -> bytes:
 
 
 def _write(report: Report, folder: Path, formats: Sequence[str]) -> WrittenReports:
+    return _write_all(folder, _documents(report, formats))
+
+
+def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]]) -> WrittenReports:
     written = WrittenReports([], [])
-    for name, document in _documents(report, formats):
+    for name, document in documents:
         if isinstance(document, DlprofError):
             written.failures.append(f"{name} was not written: {document.message} {document.hint}".rstrip())
         else:
@@ -191,6 +205,103 @@ def _documents(report: Report, formats: Sequence[str]) -> Iterator[tuple[str, by
     if JSON in formats:
         yield "report.json", encode_report(report)
     yield from render_each(report, [name for name in formats if name != JSON])
+
+
+# ---- tune -----------------------------------------------------------------------------------------------------------
+
+
+def trial_plan(folder: Path) -> Plan:
+    """What to try after a first run.
+
+    Args:
+        folder: The run's, with its ``report.json``.
+    """
+    return plan_trials(load(folder), _report_in(folder))
+
+
+def measured_run(folder: Path, name: str, elapsed_s: float, *, interrupted: bool = False) -> Measured:
+    """What a finished run counts for.
+
+    Args:
+        folder: The run's, with its ``report.json``.
+        name: What it is called in the result.
+        elapsed_s: What it took.
+        interrupted: Whether it was, whatever the script made of that.
+    """
+    report = _report_in(folder)
+    steps = tuple(row.ms for row in report.steps if not row.traced and row.ms > 0)
+    failure = Failure("interrupted", tune_text("failed-run")) if interrupted else _failure(report, steps)
+    return Measured(name, steps, elapsed_s, failure)
+
+
+def _report_in(folder: Path) -> Report:
+    return decode_report((folder / "report.json").read_bytes())
+
+
+def _failure(report: Report, steps: tuple[float, ...]) -> Failure | None:
+    """Why a run does not say what its settings are worth."""
+    if bad_end := ended(report):
+        return Failure(report.run.exit.reason.value, bad_end)
+    for notice in report.notices:
+        if notice.slug in _NOT_SET:
+            return Failure(notice.slug, notice.text)
+    return None if steps else Failure("no-steps", notice_text("no-steps"))
+
+
+def _trial_row(tried: Tried, judged: Judged) -> TrialRow:
+    runs = [RunRow(it.folder, it.mean_ms, len(it.steps_ms), round(it.elapsed_s, 1), it.failure) for it in tried.runs]
+    candidate = tried.candidate
+    return TrialRow(tried.number, candidate.settings, candidate.promise, judged.step_ms, judged.speedup, runs)
+
+
+def conclude(
+    tried: Sequence[Tried],
+    plan: Plan,
+    ending: Ending,
+    *,
+    command: Sequence[str],
+    elapsed_s: float,
+    folder: Path,
+    formats: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """Decide who wins, and write ``tune.json`` and the reports.
+
+    Args:
+        tried: The script's own settings first, then the trials, each with its runs.
+        plan: What was to be tried.
+        ending: Why no more was.
+        command: What was started.
+        elapsed_s: What all runs took.
+        folder: Where to.
+        formats: Which reports; JSON is always written.
+
+    Returns:
+        What to say of it, line by line, and what could not be written, a sentence each.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    judged, winner = judge_trials(tried)
+    rows = [_trial_row(each, judged[each.number]) for each in tried]
+    found = Tune(
+        schema=TUNE_SCHEMA,
+        dlprof=__version__,
+        created=datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds"),
+        host=platform.node(),
+        command=list(map(run_file.printable, command)),
+        loader=dict(plan.in_force),
+        baseline=rows[0],
+        trials=rows[1:],
+        winner=winner,
+        ending=ending,
+        elapsed_s=round(elapsed_s, 1),
+        conclusion=tune_conclusion(rows, winner, ending),
+        how=tune_how(tried[winner].candidate.settings, plan.in_force) if winner is not None else "",
+    )
+    (folder / TUNE_FILE).write_bytes(encode_tune(found))
+    written = _write_all(folder, render_tune(found, [name for name in formats if name != JSON]))
+    best = next((path for path in written.paths if path.suffix == ".html"), None)
+    return [*tune_lines(found), str(best or folder / TUNE_FILE)], written.failures
 
 
 # ---- from files to a profile ---------------------------------------------------------------------------------------

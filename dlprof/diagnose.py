@@ -43,7 +43,10 @@ from dlprof.model.report import (
     Verdict,
 )
 from dlprof.model.steps import Steps
+from dlprof.model.tune import Candidate as Settings
+from dlprof.model.tune import Ending, Plan
 from dlprof.render import wording
+from dlprof.whatif.candidates import candidates, cost, less_sure
 from dlprof.whatif.forecast import (
     Change,
     Removal,
@@ -57,6 +60,10 @@ from dlprof.whatif.pipeline import DEFAULT_PREFETCH, in_force
 
 DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
+_UNSURE = {"drift", "simulator-off", "cores-busy"}
+"""Notices with which a forecast can be relied on less."""
+_TRIED_ON_ADVICE = ("prefetch_factor", "pin_memory", "persistent_workers", "in_order", "multiprocessing_context")
+"""Settings that are tried where an advice names them; numbers of workers are tried anyway."""
 _LARGE_ERROR = 0.25
 _BUSY_CORES = 0.15
 """Share of the step that a training thread without workers of its own waits for a core, from which it is said."""
@@ -138,6 +145,33 @@ def diagnose(profile: Profile) -> Report:
         notices=[NoticeRow(n.slug, n.count, wording.notice_text(n.slug, **n.values)) for n in notices],
         overhead=sections.overhead(profile, measured.steps, measured.parts, measured.pipeline),
     )
+
+
+def plan_trials(profile: Profile, report: Report) -> Plan:
+    """The settings that ``dlprof tune`` could try after this run.
+
+    Args:
+        profile: The run.
+        report: What `diagnose` said of it.
+    """
+    measured = _measure(profile)
+    settings = measured.loader.settings if measured.loader else {}
+    pipeline = measured.pipeline
+    if pipeline is None or "made_by" in settings or len(measured.steps.measured) < _LEAST_FOR_FORECASTS:
+        return Plan("", (), settings, ending=Ending.NO_FORECAST)
+    epochs = {step.iterator for step in measured.steps.all}
+    keep_alive = len(epochs) > 1 and not settings.get("persistent_workers")
+    found = candidates(pipeline, keep_alive=keep_alive)
+    if {notice.slug for notice in report.notices} & _UNSURE:
+        found = less_sure(found, Confidence.LOW)
+    in_force = cost(pipeline.workers, pipeline.prefetch_factor)
+    named = [
+        Settings({row.setting: row.to}, None, in_force)
+        for row in report.advice
+        if row.setting in _TRIED_ON_ADVICE and row.to is not None
+    ]
+    number = settings.get("index")
+    return Plan("" if number is None else str(number), (*named, *found), settings, in_force)
 
 
 def _measure(profile: Profile) -> _Measured:
@@ -283,7 +317,7 @@ def _findings(
         others = _other_settings(pipeline) if tunable else {}
         made_of = [component for component in PARTS if component in pipeline.parts]
         without = {component: forecast_without(pipeline, component) for component in made_of}
-    if slugs & {"drift", "simulator-off", "cores-busy"}:
+    if slugs & _UNSURE:
         workers = [replace(each, confidence=Confidence.LOW) for each in workers]
         without = {key: replace(each, confidence=Confidence.LOW) for key, each in without.items()}
     return Findings(

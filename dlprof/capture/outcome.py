@@ -44,6 +44,7 @@ class Outcome:
         stops: Names of the signals that were needed because a request to stop was not followed.
         forwarded: Names of the signals that were passed on, in order.
         notices: Slug and details of what was odd.
+        received: Names of the signals that came to dlprof meanwhile, also where the command had them already.
     """
 
     pid: int
@@ -55,6 +56,7 @@ class Outcome:
     stops: tuple[str, ...]
     forwarded: tuple[str, ...]
     notices: list[tuple[str, dict[str, Any]]]
+    received: tuple[str, ...] = ()
 
     @property
     def status(self) -> int:
@@ -92,7 +94,7 @@ def load_outcome(recording: Path) -> tuple[Outcome, list[str]]:
     command = [str(part) for part in record.pop("command")]
     for name in ("started", "ended"):
         record[name] = ClockPair(**record[name])
-    for name in ("stops", "forwarded"):
-        record[name] = tuple(record[name])
+    for name in ("stops", "forwarded", "received"):
+        record[name] = tuple(record.get(name, ()))
     record["notices"] = [(slug, details) for slug, details in record["notices"]]
     return Outcome(**record), command

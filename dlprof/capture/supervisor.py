@@ -123,6 +123,7 @@ def supervise(
         stop_requested=watch.stop_requested,
         stops=tuple(stopper.sent) if stopper else (),
         forwarded=tuple(watch.forwarded),
+        received=tuple(watch.received),
         notices=watch.notices + watch.gpus.notices + watch.machine.notices + (stopper.notices if stopper else []),
     )
 
@@ -248,6 +249,7 @@ class _Watch:
         self._stopper = stopper
         self.stop_requested = False
         self.forwarded: list[str] = []
+        self.received: list[str] = []
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.ended = ClockPair.now()
         self.gpus = GpuWatch(pid)
@@ -272,6 +274,10 @@ class _Watch:
             info = signal.sigtimedwait(self._held, max(0, min(next_tick, next_look) - time.monotonic_ns()) / 1e9)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._pass_on(info)
+        # The terminal's signal may have ended the command before it was fetched here.
+        while (info := signal.sigtimedwait(self._held - _END_US_TOO, 0)) is not None:
+            if info.si_signo != signal.SIGCHLD:
+                self.received.append(signal.Signals(info.si_signo).name)
         self._look(self.ended.monotonic_ns, start_ns)
         while self._stopper is not None and self._stopper.unfinished:
             signal.sigtimedwait(self._held, TICK_S)
@@ -325,6 +331,7 @@ class _Watch:
 
     def _pass_on(self, info: signal.struct_siginfo) -> None:
         number = signal.Signals(info.si_signo)
+        self.received.append(number.name)
         if not self._own_group:
             if info.si_code == _SI_KERNEL:
                 # The terminal sent it to the whole group: the command has it already.

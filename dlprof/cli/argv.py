@@ -1,4 +1,4 @@
-"""Splits what follows ``dlprof run`` into dlprof's options and the command to start.
+"""Splits what follows ``dlprof run`` or ``dlprof tune`` into dlprof's options and the command to start.
 
 This comes before click, which drops ``--`` and would look for options among the script's arguments.
 """
@@ -12,11 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dlprof.cli.options import HELP_NAMES, RUN_OPTIONS, Option
+from dlprof.cli.options import HELP_NAMES, RUN_OPTIONS, TUNE_OPTIONS, Option
 from dlprof.errors import UsageError
 
 _LOCAL_RANK = re.compile(r"--local[_-]rank=\d+")
-_TABLE = {option.name: option for option in RUN_OPTIONS}
+_TABLES = {
+    "run": {option.name: option for option in RUN_OPTIONS},
+    "tune": {option.name: option for option in TUNE_OPTIONS},
+}
+COMMANDS = tuple(_TABLES)
+"""The commands that start a script."""
 
 
 class Form(Enum):
@@ -31,7 +36,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The command line of ``dlprof run``, taken apart.
+    """The command line of ``dlprof run`` or ``dlprof tune``, taken apart.
 
     Attributes:
         options: dlprof's own options for click, a value always as ``--name=value``.
@@ -39,6 +44,7 @@ class RunRequest:
         target: The script, module or command; empty with ``Form.HELP``.
         arguments: The target's own arguments.
         taken: Those of dlprof's options that stood after the target, as they were typed.
+        verb: dlprof's command, for what is said of it.
     """
 
     options: tuple[str, ...]
@@ -46,6 +52,7 @@ class RunRequest:
     target: str = ""
     arguments: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
+    verb: str = "run"
 
     @property
     def command(self) -> list[str]:
@@ -74,59 +81,101 @@ def take_local_rank(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, list(argv)
 
 
-def split(argv: Sequence[str], local_rank: str | None = None) -> RunRequest:
-    """Split the arguments of ``dlprof run``.
+def split(argv: Sequence[str], local_rank: str | None = None, verb: str = "run") -> RunRequest:
+    """Split the arguments of a command that starts a script.
 
     Args:
-        argv: What follows ``run``.
+        argv: What follows ``verb``.
         local_rank: From ``take_local_rank``; becomes the script's first argument.
+        verb: One of `COMMANDS`.
 
     Returns:
         The parts. ``arguments`` is an unbroken tail of ``argv``, behind ``local_rank`` if there is one.
 
     Raises:
-        UsageError: An option that ``run`` does not have or that lacks its value, or nothing to run.
+        UsageError: An option that ``verb`` does not have or that lacks its value, or nothing to run.
     """
-    own: list[str] = []
-    given: set[str] = set()
-    rest = list(argv)
-    while rest:
-        word = rest[0]
-        if word in HELP_NAMES:
-            return RunRequest((*own, "--help"), Form.HELP)
-        if word == "--":
-            return _command_form(own, rest[1:], local_rank)
-        if word == "-m":
-            if len(rest) < 2 or not rest[1]:
-                raise UsageError("no-target", "-m needs the name of a module", _SEE_HELP)
-            return _with_options_after(own, given, Form.MODULE, rest[1], rest[2:], local_rank)
-        if not word.startswith("-") or word == "-":
-            return _with_options_after(own, given, Form.SCRIPT, word, rest[1:], local_rank)
-        option, normal, used = _own_option(rest)
-        own.append(normal)
-        given.add(option.name)
-        del rest[:used]
-    raise UsageError("no-target", "nothing to run: SCRIPT, -m MODULE or -- COMMAND is missing", _SEE_HELP)
+    return _Splitter(verb, local_rank).split(argv)
 
 
-_SEE_HELP = "see 'dlprof run --help'"
+class _Splitter:
+    """One command line on its way into parts."""
 
+    def __init__(self, verb: str, local_rank: str | None) -> None:
+        self._verb = verb
+        self._local_rank = local_rank
+        self._table = _TABLES[verb]
+        self._see_help = f"see 'dlprof {verb} --help'"
+        self._own: list[str] = []
+        self._given: set[str] = set()
 
-def _own_option(rest: Sequence[str]) -> tuple[Option, str, int]:
-    """The option at the start of ``rest``: its row, how click gets it, and how many words it takes."""
-    name, equals, _ = rest[0].partition("=")
-    option = _TABLE.get(name)
-    if option is None:
-        raise UsageError("unknown-option", f"dlprof run has no option {name}", _instead_of(name, _TABLE))
-    if option.type is None:
+    def split(self, argv: Sequence[str]) -> RunRequest:
+        rest = list(argv)
+        while rest:
+            word = rest[0]
+            if word in HELP_NAMES:
+                return RunRequest((*self._own, "--help"), Form.HELP, verb=self._verb)
+            if word == "--":
+                return self._command_form(rest[1:])
+            if word == "-m":
+                if len(rest) < 2 or not rest[1]:
+                    raise UsageError("no-target", "-m needs the name of a module", self._see_help)
+                return self._with_options_after(Form.MODULE, rest[1], rest[2:])
+            if not word.startswith("-") or word == "-":
+                return self._with_options_after(Form.SCRIPT, word, rest[1:])
+            del rest[: self._take(rest)]
+        raise UsageError("no-target", "nothing to run: SCRIPT, -m MODULE or -- COMMAND is missing", self._see_help)
+
+    def _take(self, rest: Sequence[str]) -> int:
+        """Take the option at the start of ``rest`` as click gets it; returns how many words it is."""
+        name, equals, _ = rest[0].partition("=")
+        option = self._table.get(name)
+        if option is None:
+            raise UsageError(
+                "unknown-option", f"dlprof {self._verb} has no option {name}", _instead_of(name, self._table)
+            )
+        normal, used = self._normal(option, rest, bool(equals))
+        self._own.append(normal)
+        self._given.add(name)
+        return used
+
+    def _normal(self, option: Option, rest: Sequence[str], equals: bool) -> tuple[str, int]:
+        name = option.name
+        if option.type is None:
+            if equals:
+                raise UsageError("option-value", f"{name} takes no value", self._see_help)
+            return name, 1
         if equals:
-            raise UsageError("option-value", f"{name} takes no value", _SEE_HELP)
-        return option, name, 1
-    if equals:
-        return option, rest[0], 1
-    if len(rest) < 2:
-        raise UsageError("option-value", f"{name} needs a value: {name} {option.metavar}", _SEE_HELP)
-    return option, f"{name}={rest[1]}", 2
+            return rest[0], 1
+        if len(rest) < 2:
+            raise UsageError("option-value", f"{name} needs a value: {name} {option.metavar}", self._see_help)
+        return f"{name}={rest[1]}", 2
+
+    def _command_form(self, rest: list[str]) -> RunRequest:
+        if not rest or not rest[0]:
+            raise UsageError("no-target", "nothing to run: COMMAND is missing after --", self._see_help)
+        if self._local_rank is not None:
+            raise UsageError(
+                "local-rank-command",
+                f"{self._local_rank} before 'run' is for a script, and COMMAND is not one",
+                "use 'dlprof run SCRIPT' or 'dlprof run -m MODULE' under this launcher",
+            )
+        return RunRequest(tuple(self._own), Form.COMMAND, rest[0], tuple(rest[1:]), verb=self._verb)
+
+    def _with_options_after(self, form: Form, target: str, rest: list[str]) -> RunRequest:
+        taken: list[str] = []
+        while rest:
+            name, equals, _ = rest[0].partition("=")
+            option = self._table.get(name)
+            if option is None or not option.after_script or name in self._given or not (equals or len(rest) > 1):
+                break
+            used = self._take(rest)
+            taken += rest[:used]
+            rest = rest[used:]
+        if rest and rest[0] == "--":
+            rest = rest[1:]
+        first = () if self._local_rank is None else (self._local_rank,)
+        return RunRequest(tuple(self._own), form, target, (*first, *rest), tuple(taken), self._verb)
 
 
 def _instead_of(name: str, known: Iterable[str]) -> str:
@@ -134,36 +183,3 @@ def _instead_of(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]}?"
     return f"the script's own options go after SCRIPT; dlprof's: {', '.join(known)}"
-
-
-def _command_form(own: list[str], rest: list[str], local_rank: str | None) -> RunRequest:
-    if not rest or not rest[0]:
-        raise UsageError("no-target", "nothing to run: COMMAND is missing after --", _SEE_HELP)
-    if local_rank is not None:
-        raise UsageError(
-            "local-rank-command",
-            f"{local_rank} before 'run' is for a script, and COMMAND is not one",
-            "use 'dlprof run SCRIPT' or 'dlprof run -m MODULE' under this launcher",
-        )
-    return RunRequest(tuple(own), Form.COMMAND, rest[0], tuple(rest[1:]))
-
-
-def _with_options_after(
-    own: list[str], given: set[str], form: Form, target: str, rest: list[str], local_rank: str | None
-) -> RunRequest:
-    taken: list[str] = []
-    given = set(given)
-    while rest:
-        name, equals, _ = rest[0].partition("=")
-        option = _TABLE.get(name)
-        if option is None or not option.after_script or name in given or not (equals or len(rest) > 1):
-            break
-        _, normal, used = _own_option(rest)
-        own = [*own, normal]
-        given.add(name)
-        taken += rest[:used]
-        rest = rest[used:]
-    if rest and rest[0] == "--":
-        rest = rest[1:]
-    first = () if local_rank is None else (local_rank,)
-    return RunRequest(tuple(own), form, target, (*first, *rest), tuple(taken))

@@ -14,6 +14,7 @@ from dlprof.cli import terminal
 from dlprof.cli.options import HELP_NAMES
 from dlprof.cli.report import report
 from dlprof.cli.run import run
+from dlprof.cli.tune import tune
 from dlprof.errors import EXIT_FAILED, DlprofError
 
 _INTERRUPTED = 130
@@ -23,6 +24,7 @@ _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would
   dlprof run train.py --steps 50       profile an unedited script
   dlprof run -- torchrun train.py      or whatever starts it
   dlprof report dlprof-runs/train-...  make its report again
+  dlprof tune train.py                 try loader settings for real, keep what is measured
 
 A run ends with a report: where a step's time goes, which part of the input pipeline the training
 waits for, and what to change. Reports are files; nothing is sent anywhere.
@@ -46,6 +48,7 @@ def cli(context: click.Context) -> int:
 
 cli.add_command(run)
 cli.add_command(report)
+cli.add_command(tune)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,9 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     local_rank, arguments = run_argv.take_local_rank(arguments)
     request = None
-    if arguments[:1] == ["run"]:
-        request = run_argv.split(arguments[1:], local_rank)
-        arguments = ["run", *request.options]
+    if arguments and arguments[0] in run_argv.COMMANDS:
+        verb = arguments[0]
+        request = run_argv.split(arguments[1:], local_rank, verb)
+        arguments = [verb, *request.options]
     status = cli.main(arguments, prog_name="dlprof", standalone_mode=False, obj=request)
     return int(status or 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +20,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
+_DURATION = re.compile(r"([0-9]{1,6})([smh])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _START_METHODS = ("fork", "spawn", "forkserver")
 
@@ -59,6 +61,21 @@ class StepsType(click.ParamType[int | None]):
         if not _INTEGER.fullmatch(str(value)) or int(value) < 1:
             self.fail(f"{value} is neither a whole number of at least 1 nor 'all'", param, ctx)
         return int(value)
+
+
+class DurationType(click.ParamType[int]):
+    """A time with its unit: ``90s``, ``10m``, ``1h``; in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds, or fail with a sentence that says what is accepted."""
+        if isinstance(value, int):
+            return value
+        found = _DURATION.fullmatch(str(value))
+        if found is None or not int(found[1]):
+            self.fail(f"{value} is not a time such as 90s, 10m or 1h", param, ctx)
+        return int(found[1]) * _SECONDS[found[2]]
 
 
 class FormatsType(click.ParamType[tuple[str, ...]]):
@@ -245,6 +262,21 @@ RUN_OPTIONS = (
         ",".join(DEFAULT_FORMATS),
     ),
     Option("--max-disk", "Recording ends when a process has written this much.", CountType(1), "MB", "500"),
+)
+
+_OF_RUN = {option.name: option for option in RUN_OPTIONS}
+
+TUNE_OPTIONS = (
+    Option("--trials", "Settings to try at most.", CountType(1), "N", "6"),
+    Option("--budget", "Start no run that would not end within this time, as 10m.", DurationType(), "TIME"),
+    replace(_OF_RUN["--steps"], help="Steps to measure in each run; 'all' never stops the script."),
+    _OF_RUN["--warmup"],
+    replace(_OF_RUN["--trace-steps"], help="Steps under torch.profiler, in the first run only; 0 for none."),
+    _OF_RUN["--sample-hz"],
+    replace(_OF_RUN["--out"], help="Folder of the report and of all runs.  [default: dlprof-runs/NAME-TIME]"),
+    replace(_OF_RUN["--force"], help="Replace what dlprof tune left in DIR."),
+    replace(_OF_RUN["--format"], help=f"Reports to write, of {','.join(FORMATS)}; tune.json is always written."),
+    _OF_RUN["--max-disk"],
 )
 
 REPORT_OPTIONS = (

@@ -6,8 +6,9 @@ import os
 import shlex
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +46,30 @@ class FinishedRun(Protocol):
         """What could not be done, one sentence each."""
 
 
-class _RunCommand(click.Command):
+Finish = Callable[[Outcome], FinishedRun]
+"""Analyses what was recorded, once the script has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of the script.
+
+    Attributes:
+        outcome: How the script ended.
+        status: What ``dlprof run`` exits with.
+        finished: What was made of the recording; None where that failed or was interrupted.
+        interrupted: Whether the analysis was.
+        lines: What to say where it failed or was interrupted.
+    """
+
+    outcome: Outcome
+    status: int
+    finished: FinishedRun | None
+    interrupted: bool
+    lines: tuple[str, ...]
+
+
+class ScriptCommand(click.Command):
     """Says in its help what the splitter of ``argv`` accepts."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -55,7 +79,7 @@ class _RunCommand(click.Command):
 
 
 @click.command(
-    cls=_RunCommand,
+    cls=ScriptCommand,
     short_help="Profile a training script, unedited.",
     epilog="--steps and --trace-steps may also stand directly after SCRIPT or MODULE. If the script has an "
     "option of that name, put -- between: dlprof run train.py -- --steps 1000",
@@ -102,17 +126,59 @@ def run(
     )
     # Where several processes of a launch run on one machine, the first one's display speaks for all.
     quiet = os.environ.get("LOCAL_RANK", "0") not in {"", "0"}
+    display = open_display(request.target, settings, quiet=quiet)
+
+    def started() -> None:
+        if request.taken and not quiet:
+            terminal.say(what_was_taken(request))
+        display.started()
+
+    attempt = run_once(
+        request.command,
+        settings,
+        folder,
+        display,
+        started=started,
+        finish=lambda outcome: _analyse(request.command, outcome, folder, formats, fail_if),
+        show=lambda finished: _show(finished, quiet),
+    )
+    if attempt.lines:
+        terminal.say(*attempt.lines)
+    return attempt.status
+
+
+def run_once(
+    command: list[str],
+    settings: Settings,
+    folder: RunFolder,
+    display: Display,
+    *,
+    started: Callable[[], None],
+    finish: Finish,
+    show: Callable[[FinishedRun], None],
+) -> Attempt:
+    """Run the command once, to its end, and analyse what it left; nothing that goes wrong then changes its status.
+
+    Args:
+        command: What to start.
+        settings: What to record.
+        folder: From `prepare`; emptied again where the command cannot be started.
+        display: Shows how far it is.
+        started: Called directly before the start.
+        finish: Analyses the recording.
+        show: Shows what `finish` returned.
+
+    Raises:
+        UsageError: The folder cannot be written or the command cannot be started.
+    """
     try:
         _save(settings, folder)
-        if request.taken and not quiet:
-            terminal.say(_what_was_taken(request))
-        display = open_display(request.target, settings, quiet=quiet)
-        display.started()
-        outcome = supervise(request.command, settings, folder.recording, display.update)
+        started()
+        outcome = supervise(command, settings, folder.recording, display.update)
     except UsageError:
         folder.discard()
         raise
-    return _finish(request.command, outcome, folder, formats, fail_if, display, quiet)
+    return _finish(command, outcome, folder, display, finish, show)
 
 
 def check_target(request: RunRequest) -> None:
@@ -126,13 +192,13 @@ def check_target(request: RunRequest) -> None:
             what is in a script, is Python's to look at.
     """
     if request.form is Form.SCRIPT:
-        _check_script(request.target)
+        _check_script(request.target, request.verb)
     elif request.form is Form.COMMAND and shutil.which(request.target) is None:
         if os.path.isfile(request.target):
             raise UsageError(
                 "no-such-command",
                 f"{request.target} is not a command that can be executed",
-                f"for a Python script: dlprof run {shlex.quote(request.target)}",
+                f"for a Python script: dlprof {request.verb} {shlex.quote(request.target)}",
             )
         raise UsageError("no-such-command", f"no such command: {request.target}")
 
@@ -166,13 +232,13 @@ def target_name(request: RunRequest) -> str:
     return path.stem or path.resolve().stem
 
 
-def _check_script(script: str) -> None:
+def _check_script(script: str, verb: str) -> None:
     try:
         if script == "-":
             raise FileNotFoundError
         mode = os.stat(script).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError("no-such-script", f"no such script: {script}", _instead_of(script)) from None
+        raise UsageError("no-such-script", f"no such script: {script}", _instead_of(script, verb)) from None
     except OSError as error:
         raise UsageError("script-unreadable", f"cannot read {script}: {error.strerror}") from error
     if stat.S_ISDIR(mode) and not os.path.isfile(os.path.join(script, "__main__.py")):
@@ -185,9 +251,9 @@ def _check_script(script: str) -> None:
         raise UsageError("script-unreadable", f"cannot read {script}: permission denied")
 
 
-def _instead_of(script: str) -> str:
+def _instead_of(script: str, verb: str) -> str:
     if os.sep not in script and shutil.which(script) is not None:
-        return f"for a command: dlprof run -- {script} ..."
+        return f"for a command: dlprof {verb} -- {script} ..."
     folder, name = os.path.split(script)
     try:
         there = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
@@ -204,34 +270,36 @@ def _save(settings: Settings, folder: RunFolder) -> None:
         raise UsageError("out-not-writable", f"cannot write to {folder.path}: {error.strerror}") from error
 
 
-def _what_was_taken(request: RunRequest) -> str:
+def what_was_taken(request: RunRequest) -> str:
+    """Which of dlprof's options stood after the script, and how the script would get them."""
     taken = shlex.join(request.taken)
     target = shlex.join(["-m", request.target] if request.form is Form.MODULE else [request.target])
-    return f"took '{taken}' for itself; to give it to the script: dlprof run {target} -- {taken}"
+    return f"took '{taken}' for itself; to give it to the script: dlprof {request.verb} {target} -- {taken}"
 
 
 def _finish(
     command: list[str],
     outcome: Outcome,
     folder: RunFolder,
-    formats: tuple[str, ...],
-    bounds: tuple[Bound, ...],
     display: Display,
-    quiet: bool,
-) -> int:
-    """Analyse and report; nothing that goes wrong here changes a script's status."""
+    finish: Finish,
+    show: Callable[[FinishedRun], None],
+) -> Attempt:
     status = 0 if outcome.stop_requested else outcome.status
     again = f"dlprof report {shlex.quote(str(folder.path))}"
+    finished: FinishedRun | None = None
+    interrupted = False
     lines: list[str] = []
     try:
         display.analysing()
         with suppress(OSError):
             outcome.save(folder.recording, command)
-        finished = _analyse(command, outcome, folder, formats, bounds)
+        finished = finish(outcome)
         status = finished.status
         display.close()
-        _show(finished, quiet)
+        show(finished)
     except KeyboardInterrupt:
+        interrupted = True
         lines = ["the analysis was interrupted; nothing recorded is lost", f"to make the report: {again}"]
     except DlprofError as error:
         lines = [error.message, error.hint or f"to try again: {again}"]
@@ -240,9 +308,7 @@ def _finish(
         what = str(error).partition("\n")[0]
         lines = [f"the report could not be made ({type(error).__name__}: {what})", f"to try again: {again}"]
     display.close()
-    if lines:
-        terminal.say(*lines)
-    return status
+    return Attempt(outcome, status, finished, interrupted, tuple(lines))
 
 
 def _analyse(

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,12 @@ from dlprof.formats import settings_file
 RUNS = "dlprof-runs"
 RECORDING = "recording"
 SAVED_RUN = "run.dlprof"
+RESULT = "tune.json"
 
 # All that dlprof writes into a run's folder, and so all that --force may remove.
 _OURS = (SAVED_RUN, *(f"report.{name}" for name in FORMATS), "*.pt.trace.json.gz", "events.out.tfevents.*")
 _RANK_FOLDER = re.compile(r"rank\d+")
+_ONE_OF_SEVERAL = re.compile(r"(baseline|trial-\d+)(-again)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def prepare(out: str | None, name: str, *, force: bool, environ: Mapping[str, st
             folder = base / f"rank{rank}"
             _make_room(base, force, remove=rank == 0, siblings=True)
             _make_room(folder, force, remove=True, siblings=False)
-            made = _make_all(folder)
+            made: Sequence[Path] = _make_all(folder)
         elif out is not None:
             folder = base
             _make_room(folder, force, remove=True, siblings=False)
@@ -83,11 +85,29 @@ def prepare(out: str | None, name: str, *, force: bool, environ: Mapping[str, st
             folder, made = _make_unused(base)
         (folder / RECORDING).mkdir()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(
-            "out-not-writable", f"cannot write to {base}: {reason}", "name another folder with --out"
-        ) from error
+        raise _not_writable(base, error) from error
     return RunFolder(folder, tuple(made))
+
+
+def prepare_several(out: str | None, name: str, *, force: bool) -> RunFolder:
+    """Make the empty folder of several runs and the report on them.
+
+    Args:
+        out: As given with ``--out``; None for a new folder under ``dlprof-runs/``.
+        name: What is run, for the new folder's name.
+        force: Whether what ``dlprof tune`` left in ``out`` is replaced. Files that are not dlprof's stay.
+
+    Raises:
+        UsageError: The folder is in use or cannot be made.
+    """
+    base = Path(out) if out is not None else Path(RUNS) / f"{_file_name(name)}-{_stamp(None)}"
+    try:
+        if out is None:
+            return RunFolder(*_make_unused(base))
+        _make_room_for_several(base, force)
+        return RunFolder(base, tuple(_make_all(base)))
+    except OSError as error:
+        raise _not_writable(base, error) from error
 
 
 def launched_rank(environ: Mapping[str, str]) -> int | None:
@@ -101,6 +121,11 @@ def is_run(folder: Path) -> bool:
     return (folder / SAVED_RUN).is_file() or (folder / RECORDING / settings_file.NAME).is_file()
 
 
+def _not_writable(base: Path, error: OSError) -> UsageError:
+    reason = error.strerror or str(error)
+    return UsageError("out-not-writable", f"cannot write to {base}: {reason}", "name another folder with --out")
+
+
 def _stamp(rank: int | None) -> str:
     # The processes of one launch agree on the time at which their launcher was started.
     when = None if rank is None else start_time_s(os.getppid())
@@ -111,7 +136,7 @@ def _file_name(name: str) -> str:
     return re.sub(r"[\x00-\x1f/]", "_", name) or "run"
 
 
-def _make_unused(base: Path) -> tuple[Path, list[Path]]:
+def _make_unused(base: Path) -> tuple[Path, tuple[Path, ...]]:
     """Make ``base`` or, where that is there, ``base-2`` and so on; returns it and all that was made."""
     for number in itertools.count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
@@ -120,7 +145,7 @@ def _make_unused(base: Path) -> tuple[Path, list[Path]]:
             # Another run may be making the same folder: only one of the two succeeds.
             with suppress(FileExistsError):
                 folder.mkdir()
-                return folder, [*above, folder]
+                return folder, (*above, folder)
     raise AssertionError("unreachable")
 
 
@@ -152,6 +177,30 @@ def _make_room(folder: Path, force: bool, *, remove: bool, siblings: bool) -> No
         )
     if remove:
         _remove_run(folder, ranks=not siblings)
+
+
+def _make_room_for_several(folder: Path, force: bool) -> None:
+    """As `_make_room`, for a folder of several runs."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+    if not folder.exists() or not os.listdir(folder):
+        return
+    runs = [path for path in folder.iterdir() if _ONE_OF_SEVERAL.fullmatch(path.name) and is_run(path)]
+    if not force:
+        hint = "name another --out, or replace the runs in it with --force" if runs else "name another --out"
+        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+    if not runs:
+        raise UsageError(
+            "out-not-a-run",
+            f"{folder} is not empty and nothing that dlprof tune left, which is all that --force replaces",
+            "name another --out",
+        )
+    for path in runs:
+        _remove_run(path, ranks=False)
+        with suppress(OSError):
+            path.rmdir()
+    for name in (RESULT, *(f"report.{name}" for name in FORMATS)):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _remove_run(folder: Path, *, ranks: bool) -> None:

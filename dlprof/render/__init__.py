@@ -14,6 +14,7 @@ from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.pdf import render_pdf
 from dlprof.render.text import Summary, render_text, summary
+from dlprof.render.tune import render_tune, tune_lines
 
 __all__ = [
     "RENDERERS",
@@ -24,7 +25,9 @@ __all__ = [
     "render_markdown",
     "render_pdf",
     "render_text",
+    "render_tune",
     "summary",
+    "tune_lines",
 ]
 
 

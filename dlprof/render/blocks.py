@@ -60,7 +60,7 @@ class Listing:
 class Figure:
     """A chart, named by what it draws, and the sentence that says the same without it."""
 
-    chart: Literal["steps", "components", "forecast"]
+    chart: Literal["steps", "components", "forecast", "trials"]
     title: str
     description: str
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dlprof.model.report import Report
 from dlprof.render import palette
 from dlprof.render.blocks import Figure, ReportView
-from dlprof.render.charts import draw
+from dlprof.render.charts import Drawing, draw
 from dlprof.render.plain import tie
 from dlprof.render.templates import page, style, trusted
 from dlprof.render.view import view
@@ -21,7 +23,16 @@ def render_html(report: Report) -> str:
         An HTML document whose content security policy allows no request.
     """
     shown = view(report)
-    drawings = draw(report, _chart_texts(shown))
+    return html_page(shown, draw(report, _chart_texts(shown)))
+
+
+def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
+    """A view as one page.
+
+    Args:
+        shown: What it says.
+        drawings: Its charts by their names; one that is missing is left out.
+    """
     return page(
         "report.html.j2",
         report=shown,

@@ -16,7 +16,7 @@ from dlprof.render.view import view
 CHARACTERS_AT_MOST = 60_000
 """Source: GitHub refuses comments of more than 65,536 characters."""
 
-_OPEN = {"steps", "forecast", "parts", "more-advice", "loader"}
+_OPEN = {"steps", "forecast", "parts", "more-advice", "loader", "trials"}
 """Sections that are not folded."""
 
 _WORD_JOINER = "\u2060"
@@ -28,7 +28,15 @@ def render_markdown(report: Report) -> str:
     Args:
         report: Composed or loaded from its JSON.
     """
-    shown = view(report)
+    return markdown_page(view(report))
+
+
+def markdown_page(shown: ReportView) -> str:
+    """A view as Markdown, below `CHARACTERS_AT_MOST` characters.
+
+    Args:
+        shown: What it says.
+    """
     head = _head(shown)
     parts = [_section(section) for section in shown.sections]
     foot = f"Made by dlprof {escape(shown.version)}.\n"

@@ -137,22 +137,31 @@ def render_text(report: Report) -> str:
     Args:
         report: Composed or loaded from its JSON.
     """
-    shown = view(report)
-    lines = _head(shown, report)
+    bar = tuple((cause_name(row.cause), row.share) for row in budget_rows(report))
+    return text_page(view(report), bar)
+
+
+def text_page(shown: ReportView, bar: Sequence[tuple[str, float]] = ()) -> str:
+    """A view as plain text.
+
+    Args:
+        shown: What it says.
+        bar: Name and share of each part of the mean step.
+    """
+    lines = _head(shown, bar)
     for section in shown.sections:
         lines += ["", section.title, "-" * len(section.title), *_blocks(section.blocks)]
     lines += ["", f"Made by dlprof {shown.version}."]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _head(shown: ReportView, report: Report) -> list[str]:
+def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
     lines = textwrap.wrap(shown.headline, WIDTH)
     lines += textwrap.wrap(f"{shown.confidence}: {shown.confidence_reason}", WIDTH)
     if shown.ended:
         lines += textwrap.wrap(shown.ended, WIDTH)
     lines += ["", *textwrap.wrap(shown.command, WIDTH), *_joined(shown.origin)]
     lines += _joined([f"{fact.label} {fact.value}" for fact in shown.key_figures])
-    bar = tuple((cause_name(row.cause), row.share) for row in budget_rows(report))
     if bar and shown.budget is not None:
         lines += ["", shown.budget.title, *bar_lines(bar, WIDTH)]
     lines += ["", "What to change", "--------------"]
@@ -214,16 +223,20 @@ def _block(block: Block) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
+    return [table.caption, *columns(table)]
+
+
+def columns(table: Table) -> list[str]:
+    """The head and the rows of a table, in columns."""
     rows = [[cut(cell, CELL_LIMIT) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    shown = [
+    return [
         "  ".join(
             cell.rjust(width) if kind == "number" else cell.ljust(width)
             for cell, width, kind in zip(row, widths, table.columns, strict=True)
         )
         for row in rows
     ]
-    return [table.caption, *shown]
 
 
 assert len(_FILLS) >= len(Cause)  # noqa: S101 - a bar must not lose a part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 
 from dlprof.model.kinds import Bottleneck, ExitReason
@@ -32,7 +33,7 @@ def view(report: Report) -> ReportView:
     advice = tuple(advice_view(row, report) for row in report.advice)
     return ReportView(
         title=f"{script_name(report)}: {bottleneck_name(verdict.bottleneck)}",
-        running=f"dlprof {name(report.dlprof, 40)} · {script_name(report)} · {_moment(report.created)}",
+        running=f"dlprof {name(report.dlprof, 40)} · {script_name(report)} · {moment(report.created)}",
         version=name(report.dlprof),
         headline=name(verdict.headline, 600),
         command=command_line(report),
@@ -50,9 +51,13 @@ def view(report: Report) -> ReportView:
 
 def script_name(report: Report) -> str:
     """A short name of what was run: the script's file name, else the command's first word."""
-    command = report.run.command
+    return script_of(report.run.command)
+
+
+def script_of(command: Sequence[str]) -> str:
+    """The script in a command, as `script_name`."""
     scripts = [word for word in command if word.endswith(".py")]
-    return name((scripts or command or ["a run"])[0].replace("\\", "/").rstrip("/").split("/")[-1], 60)
+    return name((scripts or list(command) or ["a run"])[0].replace("\\", "/").rstrip("/").split("/")[-1], 60)
 
 
 def command_line(report: Report) -> str:
@@ -68,13 +73,14 @@ def origin(report: Report) -> tuple[str, ...]:
         device = f"{device} {name(run.device_name, 80)}"
     elif run.device not in ("cpu", device.lower()):
         device = f"{device} ({name(run.device, 40)})"
-    parts = [_moment(report.created), name(report.host, 80), device]
+    parts = [moment(report.created), name(report.host, 80), device]
     if run.world_size > 1:
         parts.append(f"{run.world_size} ranks")
     return tuple(parts)
 
 
-def _moment(created: str) -> str:
+def moment(created: str) -> str:
+    """An ISO 8601 time as a person reads it, to the minute, with its zone."""
     try:
         moment = datetime.fromisoformat(created)
     except ValueError:

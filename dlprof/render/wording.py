@@ -12,6 +12,7 @@ import jinja2
 
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.report import BudgetRow, Evidence, StepTimes
+from dlprof.model.tune import Ending, TrialRow
 from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
 from dlprof.render.plain import name
 from dlprof.render.templates import messages, sentence
@@ -273,10 +274,76 @@ def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
         prefetch = loader.get("prefetch_factor")
         arguments["prefetch_factor"] = prefetch if isinstance(prefetch, int) and prefetch > 0 else 2
         arguments["persistent_workers"] = True
+    return _arguments_line(arguments, loader)
+
+
+def _arguments_line(arguments: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     if "transformers" in str(loader.get("made_by", "")):
-        renamed = ", ".join(f"{TRANSFORMERS_NAMES[key]}={value}" for key, value in arguments.items())
+        renamed = ", ".join(
+            f"{TRANSFORMERS_NAMES.get(key, f'dataloader_{key}')}={value!r}" for key, value in arguments.items()
+        )
         return f"    TrainingArguments(..., {renamed})"
-    return f"    DataLoader(..., {', '.join(f'{key}={value}' for key, value in arguments.items())})"
+    return f"    DataLoader(..., {_as_arguments(arguments)})"
+
+
+def _as_arguments(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+
+
+def settings_name(settings: Mapping[str, Any]) -> str:
+    """Loader settings for people: ``num_workers=2, prefetch_factor=4``."""
+    if not settings:
+        return sentence(_catalogue("tune", "as-it-is"))
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def tune_text(slug: str, /, **values: Any) -> str:
+    """A sentence of ``[tune]``.
+
+    Args:
+        slug: Its key.
+        values: Its placeholders.
+    """
+    return sentence(_catalogue("tune", slug), **values)
+
+
+def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending) -> str:
+    """What trying settings has shown, as the one sentence that its report opens with.
+
+    Args:
+        rows: The script's own settings first, then the trials.
+        winner: The number of the settings that win, None where none do.
+        ending: Why no more was tried.
+    """
+    if winner is not None:
+        won = next(row for row in rows if row.number == winner)
+        old, new = (row.step_ms[1] if row.step_ms else None for row in (rows[0], won))
+        values = {"settings": settings_name(won.settings), "gain": gain(won.speedup)}
+        once = len([run for run in won.runs if run.failure is None]) == 1
+        return tune_text("won", old=milliseconds(old), new=milliseconds(new), once=once, **values)
+    if not any(row.step_ms for row in rows[1:]):
+        slug = f"nothing-measured-{ending.value}"
+        return tune_text(slug if _catalogue("tune", slug) else "nothing-measured", tried=len(rows) - 1)
+    best = min((row for row in rows[1:] if row.step_ms and row.speedup), key=lambda row: row.step_ms[1], default=None)  # type: ignore[index]
+    if best is None:
+        return tune_text("nothing-measured", tried=len(rows) - 1)
+    return tune_text("not-better", settings=settings_name(best.settings), gain=gain(best.speedup))
+
+
+def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
+    """How to keep settings that won: sentences, and the lines to paste, indented by four spaces.
+
+    Args:
+        settings: What won.
+        loader: The loader's settings as the script makes it, by torch's names.
+    """
+    line = _arguments_line(settings, loader)
+    old, new = loader.get("num_workers"), settings.get("num_workers")
+    if not isinstance(old, int) or not isinstance(new, int):
+        return tune_text("how", line=line)
+    entry = _catalogue("advice", "raise-num-workers" if new > old else "lower-num-workers")
+    values = {"from": old, "to": new, "gain": "gain", "loader_lines": line}
+    return sentence(entry["how"], **values)
 
 
 def why_not(id: str, reason: str, /, **values: Any) -> str:

@@ -1,0 +1,115 @@
+"""The loader settings that could be tried, each with its forecast."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from dlprof.model.pipeline import Pipeline
+from dlprof.model.report import Forecast
+from dlprof.model.tune import Candidate, Promise
+from dlprof.whatif.forecast import Change, forecast_changes, forecast_workers, knee
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, in_force
+from dlprof.whatif.trials import SAME
+
+_PREFETCH = (2, 4, 8)
+
+
+def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
+    """Numbers of workers, and longer queues where the forecast gains by them.
+
+    Args:
+        pipeline: What was measured; at least one batch.
+        keep_alive: Whether workers are to be kept over epoch borders, where the script does not.
+
+    Returns:
+        In ascending order of workers, then of prefetch; without the settings in force.
+    """
+    now = in_force(pipeline)
+    prefetches = sorted({*_PREFETCH, _prefetch(pipeline)})
+    scenarios = [
+        Scenario(workers, prefetch, pipeline.in_order)
+        for workers in _workers(pipeline)
+        for prefetch in (prefetches if workers else prefetches[:1])
+        if _fits_shm(pipeline, workers, prefetch) and not _is_in_force(pipeline, workers, prefetch)
+    ]
+    if not scenarios:
+        return []
+    changes = [Change("", None, None, scenario) for scenario in scenarios]
+    found = dict(
+        zip(((it.workers, it.prefetch_factor) for it in scenarios), forecast_changes(pipeline, changes), strict=True)
+    )
+    return [
+        Candidate(_settings(pipeline, *key, keep_alive), _promise(forecast), cost(*key))
+        for key, forecast in found.items()
+        if _gains_by_prefetch(found, pipeline, *key, now.workers)
+    ]
+
+
+def cost(workers: int, prefetch: int) -> tuple[int, int]:
+    """What settings take besides time: processes, and batches held."""
+    return workers, workers * prefetch
+
+
+def _workers(pipeline: Pipeline) -> list[int]:
+    """Numbers of workers worth telling apart: of large ones only powers of two, and one and a half times these."""
+    curve = forecast_workers(pipeline)
+    kept = {knee(curve).to, math.floor(pipeline.cores)}
+    return [it.to for it in curve if it.to in kept or it.to < 4 or it.to in (_power(it.to), _power(it.to) * 3 // 2)]
+
+
+def _power(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)
+
+
+def _prefetch(pipeline: Pipeline) -> int:
+    return pipeline.prefetch_factor or DEFAULT_PREFETCH
+
+
+def _is_in_force(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
+    return workers == pipeline.workers and (not workers or prefetch == _prefetch(pipeline))
+
+
+def _fits_shm(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
+    """Whether the batches that can be alive at once fit: those requested, and one in use per worker."""
+    if pipeline.batch_bytes < 0 or pipeline.shm_free_bytes < 0:
+        return True
+    return pipeline.batch_bytes * workers * (prefetch + 1) <= pipeline.shm_free_bytes
+
+
+def _gains_by_prefetch(
+    found: dict[tuple[int, int], Forecast], pipeline: Pipeline, workers: int, prefetch: int, now: int
+) -> bool:
+    """Whether a longer or shorter queue than usual is faster than every cheaper one with as many workers."""
+    usual = _prefetch(pipeline)
+    if prefetch == usual or not workers:
+        return True
+    others = [it.step_ms[1] for key, it in found.items() if key[0] == workers and usual <= key[1] < prefetch]
+    if workers == now:
+        others.append(float(pipeline.step_ns.mean()) / 1e6)
+    return prefetch > usual and all(found[workers, prefetch].step_ms[1] * SAME <= other for other in others)
+
+
+def _settings(pipeline: Pipeline, workers: int, prefetch: int, keep_alive: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if workers != pipeline.workers:
+        settings["num_workers"] = workers
+    if workers and prefetch != _prefetch(pipeline):
+        settings["prefetch_factor"] = prefetch
+    if workers and keep_alive:
+        settings["persistent_workers"] = True
+    return settings
+
+
+def _promise(forecast: Forecast) -> Promise:
+    return Promise(forecast.step_ms, forecast.speedup, forecast.confidence)
+
+
+def less_sure(found: list[Candidate], confidence: Any) -> list[Candidate]:
+    """The same with another confidence in every forecast."""
+    return [
+        replace(it, promise=replace(it.promise, confidence=confidence)) if it.promise is not None else it
+        for it in found
+    ]
