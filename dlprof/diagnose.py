@@ -163,7 +163,7 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
     keep_alive = len(epochs) > 1 and not settings.get("persistent_workers")
     found = candidates(pipeline, keep_alive=keep_alive)
     if {notice.slug for notice in report.notices} & _UNSURE:
-        found = less_sure(found, Confidence.LOW)
+        found = less_sure(found)
     in_force = cost(pipeline.workers, pipeline.prefetch_factor)
     named = [
         Settings({row.setting: row.to}, None, in_force)

@@ -20,7 +20,7 @@ from dlprof.cli.progress import duration, open_display
 from dlprof.cli.run import Attempt, ScriptCommand, check_target, run_once, target_name, what_was_taken
 from dlprof.cli.run_folder import RunFolder, launched_rank, prepare, prepare_several
 from dlprof.cli.summary import Summary
-from dlprof.errors import UsageError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.formats.settings_file import Override, Settings
 from dlprof.model.tune import BASELINE, Candidate, Ending, Failure, Measured, Plan, Tried
 from dlprof.whatif.trials import REPEATS, affordable, choose, finalists, fits
@@ -75,8 +75,8 @@ class _Analysed:
     """What comes back of a run's analysis."""
 
     status: int
-    failures: list[str]
     measured: Measured
+    failures: tuple[str, ...] = ()
     summary: Summary | None = None
 
 
@@ -124,18 +124,29 @@ class _Tuning:
             if not self._tried or self._tried[0].mean_ms is None:
                 terminal.say("interrupted before the script was measured as it is")
                 return status
-        lines, failures = apart(lambda: self._concluded(ending))
+        except RuntimeError as error:
+            return self._not_compared(error, status)
+        try:
+            lines, failures = apart(lambda: self._concluded(ending))
+        except (RuntimeError, DlprofError) as error:
+            return self._not_compared(error, status)
         terminal.say(*lines)
         for failure in failures:
             terminal.say(failure)
+        return status
+
+    def _not_compared(self, error: Exception, status: int) -> int:
+        """The script was good, whatever fails after it."""
+        what = str(error).partition("\n")[0]
+        terminal.say(f"the runs could not be compared ({what})", f"each of them is in {self._folder.path}")
         return status
 
     # ---- what is run
 
     def _baseline(self) -> int | None:
         """Run the script as it is; returns the exit status where that failed."""
-        most = "once" if not self._most else f"up to {self._most + REPEATS + 1} times"
-        terminal.say(f"tuning {self._request.target}: it is started {most}, first as it is")
+        most = self._most + REPEATS + 1
+        terminal.say(f"tuning {self._request.target}: it is started up to {most} times, first as it is")
         try:
             attempt = self._run(BASELINE, _AS_IT_IS, "baseline")
         except UsageError:
@@ -228,7 +239,9 @@ class _Tuning:
         mean, before = measured.mean_ms, self._tried[0].mean_ms
         if mean is None:
             return ("no step was measured",)
-        faster = "" if before is None or measured.folder == "baseline" else f" ({before / mean:.2f} times as fast)"
+        faster = (
+            "" if before is None or measured.folder.startswith("baseline") else f" ({before / mean:.2f} times as fast)"
+        )
         return (f"{mean:.1f} ms a step{faster}",)
 
     @property
@@ -243,7 +256,7 @@ class _Tuning:
         formats = tuple(dict.fromkeys((*self._formats, "json"))) if first else ("json",)
         finished = api.finish_run(folder, command=self._request.command, outcome=outcome, formats=formats, bounds=())
         measured = api.measured_run(folder, name, 0.0, interrupted=bool(_ended_by(outcome)))
-        return _Analysed(finished.status, finished.failures, measured)
+        return _Analysed(finished.status, measured)
 
     def _concluded(self, ending: Ending) -> tuple[list[str], list[str]]:
         from dlprof import api

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from dlprof.errors import DlprofError
 from dlprof.model.tune import Ending, TrialRow, Triple, Tune
-from dlprof.render.blocks import AdviceView, Block, Fact, Figure, Listing, ReportView, Section, Table
+from dlprof.render.blocks import AdviceView, Block, Fact, Facts, Figure, Listing, ReportView, Section, Table
 from dlprof.render.charts import Drawing
 from dlprof.render.html import html_page
 from dlprof.render.markdown import markdown_page
@@ -21,7 +21,15 @@ from dlprof.render.tune_chart import draw_trials
 from dlprof.render.view import moment, paragraphs, script_of
 from dlprof.render.wording import advice_title, settings_name, tune_text
 
-_SHOWN_SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
+_SHOWN_SETTINGS = (
+    "dataset",
+    "batch_size",
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "in_order",
+)
 
 
 def render_tune(tune: Tune, formats: Iterable[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
@@ -161,14 +169,7 @@ def _loader(tune: Tune) -> Section | None:
     shown = [Fact(key, setting_value(tune.loader[key])) for key in _SHOWN_SETTINGS if key in tune.loader]
     if not shown:
         return None
-    dataset = name(tune.loader.get("dataset"), 80)
-    table = Table(
-        f"Settings that the script has itself, for {dataset}",
-        ("Setting", "value"),
-        ("text", "text"),
-        tuple((fact.label, fact.value) for fact in shown),
-    )
-    return Section("loader", "The loader", (table,))
+    return Section("loader", "The loader", (Facts("As the script makes it", tuple(shown)),))
 
 
 def _runs(tune: Tune) -> Section:
@@ -185,7 +186,10 @@ def _runs(tune: Tune) -> Section:
     ]
     head = ("Folder", "settings", "mean step", "steps", "took")
     table = Table(
-        "Each run, with its own report in its folder", head, ("code", "text", "number", "number", "number"), tuple(rows)
+        "Each run; 'dlprof report FOLDER' makes its report",
+        head,
+        ("code", "text", "number", "number", "number"),
+        tuple(rows),
     )
     return Section("runs", "Runs", (table,))
 

@@ -12,6 +12,7 @@ from dlprof.render.palette import LIGHT
 from dlprof.render.wording import settings_name
 
 _PITCH, _THICK = 42, 14
+_OUTLINED: dict[str, Any] = {"fill": LIGHT["input_wait"], "stroke": LIGHT["surface"], "strokeWidth": 1.5}
 
 
 def draw_trials(tune: Tune, title: str, description: str) -> dict[str, Drawing]:
@@ -62,6 +63,8 @@ def _trials(tune: Tune, width: int) -> Any:
             base.mark_bar(color=LIGHT[colour], size=_THICK, orient="horizontal").encode(
                 x=across("zero", plot), x2="x2", y=y
             ),
+            # Light below dark: it has to stand out from the bar and from the page.
+            base.mark_rule(color=LIGHT["surface"], strokeWidth=5).encode(x=across("low", plot), x2="high", y=y),
             base.mark_rule(color=LIGHT["ink"], strokeWidth=2).encode(x=across("low", plot), x2="high", y=y),
             base.mark_text(align="left", baseline="middle", color=LIGHT["ink"]).encode(
                 x=across("zero", plot), y=down("name_y", height), text="name:N"
@@ -72,7 +75,7 @@ def _trials(tune: Tune, width: int) -> Any:
         ]
         if row.forecast:
             layers.append(
-                base.mark_point(filled=True, opacity=1, color=LIGHT["input_wait"], shape="diamond", size=80).encode(
+                base.mark_point(filled=True, opacity=1, shape="diamond", size=110, **_OUTLINED).encode(
                     x=across("forecast", plot), y=y
                 )
             )

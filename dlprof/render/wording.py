@@ -32,6 +32,9 @@ STEPS_FOR_HIGH = 30
 STEPS_FOR_MEDIUM = 10
 """Measured steps below which confidence is low."""
 
+_UNSTEADY = 0.1
+"""How far apart runs with the same settings may lie before it is said."""
+
 TRANSFORMERS_NAMES = {
     "num_workers": "dataloader_num_workers",
     "prefetch_factor": "dataloader_prefetch_factor",
@@ -279,10 +282,8 @@ def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
 
 def _arguments_line(arguments: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     if "transformers" in str(loader.get("made_by", "")):
-        renamed = ", ".join(
-            f"{TRANSFORMERS_NAMES.get(key, f'dataloader_{key}')}={value!r}" for key, value in arguments.items()
-        )
-        return f"    TrainingArguments(..., {renamed})"
+        arguments = {TRANSFORMERS_NAMES.get(key, f"dataloader_{key}"): value for key, value in arguments.items()}
+        return f"    TrainingArguments(..., {_as_arguments(arguments)})"
     return f"    DataLoader(..., {_as_arguments(arguments)})"
 
 
@@ -324,10 +325,23 @@ def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending
     if not any(row.step_ms for row in rows[1:]):
         slug = f"nothing-measured-{ending.value}"
         return tune_text(slug if _catalogue("tune", slug) else "nothing-measured", tried=len(rows) - 1)
-    best = min((row for row in rows[1:] if row.step_ms and row.speedup), key=lambda row: row.step_ms[1], default=None)  # type: ignore[index]
-    if best is None:
+    measured = [(row.speedup[1], row) for row in rows[1:] if row.speedup]
+    if not measured:
         return tune_text("nothing-measured", tried=len(rows) - 1)
-    return tune_text("not-better", settings=settings_name(best.settings), gain=gain(best.speedup))
+    best = max(measured, key=lambda item: item[0])[1]
+    unsteady = _largest_gap(rows)
+    return tune_text(
+        "not-better",
+        settings=settings_name(best.settings),
+        gain=gain(best.speedup),
+        unsteady=percent(unsteady) if unsteady > _UNSTEADY else "",
+    )
+
+
+def _largest_gap(rows: Sequence[TrialRow]) -> float:
+    """How far apart the runs with one setting lie at most, as a share of the faster one."""
+    times = [[run.step_ms for run in row.runs if run.step_ms] for row in rows]
+    return max((max(own) / min(own) - 1 for own in times if own), default=0.0)
 
 
 def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:

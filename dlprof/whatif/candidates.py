@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from dlprof.model.kinds import Confidence
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.report import Forecast
 from dlprof.model.tune import Candidate, Promise
@@ -37,9 +38,8 @@ def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
     if not scenarios:
         return []
     changes = [Change("", None, None, scenario) for scenario in scenarios]
-    found = dict(
-        zip(((it.workers, it.prefetch_factor) for it in scenarios), forecast_changes(pipeline, changes), strict=True)
-    )
+    keys = [(it.workers, it.prefetch_factor) for it in scenarios]
+    found = dict(zip(keys, forecast_changes(pipeline, changes), strict=True))
     return [
         Candidate(_settings(pipeline, *key, keep_alive), _promise(forecast), cost(*key))
         for key, forecast in found.items()
@@ -107,9 +107,10 @@ def _promise(forecast: Forecast) -> Promise:
     return Promise(forecast.step_ms, forecast.speedup, forecast.confidence)
 
 
-def less_sure(found: list[Candidate], confidence: Any) -> list[Candidate]:
-    """The same with another confidence in every forecast."""
+def less_sure(found: list[Candidate]) -> list[Candidate]:
+    """The same with low confidence in every forecast."""
+    sure = [(it, it.promise) for it in found]
     return [
-        replace(it, promise=replace(it.promise, confidence=confidence)) if it.promise is not None else it
-        for it in found
+        it if promise is None else replace(it, promise=replace(promise, confidence=Confidence.LOW))
+        for it, promise in sure
     ]
