@@ -12,7 +12,7 @@ from dlprof.model.report import Forecast
 from dlprof.model.tune import Candidate, Promise
 from dlprof.whatif.forecast import Change, forecast_changes, forecast_workers, knee
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, in_force
-from dlprof.whatif.trials import SAME
+from dlprof.whatif.trials import SAME, WORTH_TRYING
 
 _PREFETCH = (2, 4, 8)
 
@@ -25,8 +25,12 @@ def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
         keep_alive: Whether workers are to be kept over epoch borders, where the script does not.
 
     Returns:
-        In ascending order of workers, then of prefetch; without the settings in force.
+        In ascending order of workers, then of prefetch; without the settings in force. None where the measured wait
+        is so short that no setting can gain enough, whatever a forecast says.
     """
+    bound = most_to_gain(pipeline)
+    if bound < WORTH_TRYING:
+        return []
     now = in_force(pipeline)
     prefetches = sorted({*_PREFETCH, _prefetch(pipeline)})
     scenarios = [
@@ -41,7 +45,7 @@ def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
     keys = [(it.workers, it.prefetch_factor) for it in scenarios]
     found = dict(zip(keys, forecast_changes(pipeline, changes), strict=True))
     return [
-        Candidate(_settings(pipeline, *key, keep_alive), _promise(forecast), cost(*key))
+        Candidate(_settings(pipeline, *key, keep_alive), _promise(forecast, bound), cost(*key))
         for key, forecast in found.items()
         if _gains_by_prefetch(found, pipeline, *key, now.workers)
     ]
@@ -103,8 +107,17 @@ def _settings(pipeline: Pipeline, workers: int, prefetch: int, keep_alive: bool)
     return settings
 
 
-def _promise(forecast: Forecast) -> Promise:
-    return Promise(forecast.step_ms, forecast.speedup, forecast.confidence)
+def most_to_gain(pipeline: Pipeline) -> float:
+    """The speedup of a step that waits neither for input nor for a core: what no loader setting can exceed."""
+    step_ns = float(pipeline.step_ns.mean())
+    left_ns = step_ns - float(pipeline.wait_ns.mean()) - float(pipeline.main_no_core_ns.mean())
+    return step_ns / max(left_ns, 1.0)
+
+
+def _promise(forecast: Forecast, bound: float) -> Promise:
+    """The forecast, whose outer end may not promise more than there is: it holds the model's error on both sides."""
+    low, middle, high = forecast.speedup
+    return Promise(forecast.step_ms, (low, middle, min(high, max(bound, middle))), forecast.confidence)
 
 
 def less_sure(found: list[Candidate]) -> list[Candidate]:
