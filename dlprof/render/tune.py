@@ -150,7 +150,11 @@ def _trials_table(tune: Tune, *, terminal: bool = False) -> Table:
     for row in (tune.baseline, *tune.trials):
         failure = next((run.failure for run in row.runs if run.failure is not None), None)
         forecast = _with_ends(row.forecast.step_ms) if row.forecast else TO
-        measured = _with_ends(row.step_ms) if row.step_ms else (failure.slug if failure else NOT_MEASURED)
+        measured = (
+            _with_ends(row.step_ms)
+            if row.step_ms
+            else (name(failure.slug.replace("-", " "), 30) if failure else NOT_MEASURED)
+        )
         speedup = gain(row.speedup) if row.speedup else TO
         won = row.number == tune.winner
         label = settings_name(row.settings)

@@ -295,7 +295,7 @@ def settings_name(settings: Mapping[str, Any]) -> str:
     """Loader settings for people: ``num_workers=2, prefetch_factor=4``."""
     if not settings:
         return sentence(_catalogue("tune", "as-it-is"))
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
+    return name(", ".join(f"{key}={value}" for key, value in settings.items()))
 
 
 def tune_text(slug: str, /, **values: Any) -> str:

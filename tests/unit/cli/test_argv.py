@@ -196,3 +196,13 @@ def test_an_option_that_may_be_given_several_times_is() -> None:
     request = split(["--span", "data:load", "--span=train:Set.__getitem__", "train.py", "--span", "the:scripts"])
     assert request.options == ("--span=data:load", "--span=train:Set.__getitem__")
     assert request.arguments == ("--span", "the:scripts")
+
+
+def test_tune_has_options_of_its_own() -> None:
+    request = split(["--trials", "3", "--budget=10m", "train.py", "--steps", "9", "--lr", "1"], verb="tune")
+    assert request.options == ("--trials=3", "--budget=10m", "--steps=9")
+    assert (request.target, request.arguments, request.taken) == ("train.py", ("--lr", "1"), ("--steps", "9"))
+    with pytest.raises(UsageError, match="dlprof tune has no option --fail-if"):
+        split(["--fail-if", "x>1", "train.py"], verb="tune")
+    with pytest.raises(UsageError, match="dlprof run has no option --trials"):
+        split(["--trials", "3", "train.py"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from dlprof.cli.options import FunctionNameType, OverrideType
+from dlprof.cli.options import DurationType, FunctionNameType, OverrideType
 from dlprof.formats.settings_file import Override
 
 
@@ -56,3 +56,14 @@ def test_settings_to_change(text: str, expected: Override) -> None:
 def test_settings_that_cannot_be_changed_so(text: str, says: str) -> None:
     with pytest.raises(click.BadParameter, match=says):
         OverrideType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600)])
+def test_a_time(text: str, seconds: int) -> None:
+    assert DurationType().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "0s", "-1m", "1.5h", "10 m", "1d", "1m30s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="such as 90s, 10m or 1h"):
+        DurationType().convert(text, None, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlprof.cli import run_folder
-from dlprof.cli.run_folder import is_run, prepare
+from dlprof.cli.run_folder import is_run, prepare, prepare_several
 from dlprof.errors import EXIT_USAGE, UsageError
 from dlprof.formats.settings_file import Settings
 
@@ -143,3 +143,33 @@ def test_force_removes_the_ranks_of_an_old_run() -> None:
 def test_one_process_alone_has_no_rank_folder() -> None:
     made = prepare("out", "train", force=False, environ={"RANK": "0", "WORLD_SIZE": "1"})
     assert made.path == Path("out")
+
+
+def make_tuning(folder: Path) -> None:
+    for name in ("baseline", "trial-1", "trial-1-again"):
+        make_run(folder / name)
+    for name in ("tune.json", "report.html", "notes.txt"):
+        (folder / name).write_text("")
+
+
+def test_a_folder_of_several_runs_is_empty() -> None:
+    folder = prepare_several("a/b", "train", force=False)
+    assert os.listdir("a/b") == []
+    folder.discard()
+    assert not Path("a").exists()
+    assert prepare_several(None, "train", force=False).path.parent == Path("dlprof-runs")
+
+
+def test_force_replaces_several_runs_and_leaves_other_files() -> None:
+    make_tuning(Path("old"))
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        prepare_several("old", "train", force=False)
+    prepare_several("old", "train", force=True)
+    assert os.listdir("old") == ["notes.txt"]
+
+
+def test_force_replaces_nothing_that_tune_did_not_leave() -> None:
+    make_run(Path("run"))
+    with pytest.raises(UsageError, match="nothing that dlprof tune left"):
+        prepare_several("run", "train", force=True)
+    assert Path("run/run.dlprof").exists()

@@ -22,11 +22,8 @@ def blocking(**more):
 
 def test_workers_beyond_the_cores_where_the_work_is_blocked():
     found = settings(candidates(blocking(), keep_alive=False))
-    assert (
-        found == [{"num_workers": number} for number in (1, 2, 3, 4, 6)] + [{"num_workers": 5}]
-        or {"num_workers": 4} in found
-    )
-    assert {"num_workers": 0} not in found
+    # Ascending; of larger numbers those worth telling apart, and the knee of the curve.
+    assert [it["num_workers"] for it in found] == [1, 2, 3, 4, 5, 6]
 
 
 def test_no_more_workers_than_cores_where_the_work_computes():
