@@ -40,6 +40,18 @@ def test_of_forecasts_as_good_as_each_other_the_cheaper_comes_first():
     assert numbers(choose([workers(8, 2.01), workers(4, 2.0), workers(1, 1.5)], 3)) == [4, 8, 1]
 
 
+def test_numbers_of_workers_come_before_longer_queues():
+    longer = workers(2, 2.4)
+    longer.settings["prefetch_factor"] = 8
+    assert numbers(choose([longer, workers(1, 1.5), workers(2, 2.0)], 2)) == [2, 1]
+    assert choose([longer, workers(1, 1.5), workers(2, 2.0)], 3)[2] is longer
+
+
+def test_an_uncertain_forecast_has_to_promise_more():
+    assert numbers(choose([workers(4, 2.2, confidence=LOW), workers(2, 2.0)], 2)) == [2, 4]
+    assert numbers(choose([workers(4, 2.8, confidence=LOW), workers(2, 2.0)], 2)) == [4, 2]
+
+
 def test_what_cannot_gain_is_not_tried():
     assert numbers(choose([workers(1, 1.5), workers(2, 1.0), workers(3, 0.7, confidence=LOW)], 6)) == [1]
 
