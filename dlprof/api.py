@@ -301,7 +301,8 @@ def conclude(
     (folder / TUNE_FILE).write_bytes(encode_tune(found))
     written = _write_all(folder, render_tune(found, [name for name in formats if name != JSON]))
     best = next((path for path in written.paths if path.suffix == ".html"), None)
-    return [*tune_lines(found), str(best or folder / TUNE_FILE)], written.failures
+    shown = best or next(iter(written.paths), folder / TUNE_FILE)
+    return [*tune_lines(found), str(shown)], written.failures
 
 
 # ---- from files to a profile ---------------------------------------------------------------------------------------

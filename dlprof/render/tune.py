@@ -19,7 +19,7 @@ from dlprof.render.text import columns as in_columns
 from dlprof.render.text import text_page
 from dlprof.render.tune_chart import draw_trials
 from dlprof.render.view import moment, paragraphs, script_of
-from dlprof.render.wording import advice_title, settings_name, tune_text
+from dlprof.render.wording import UNSTEADY, advice_title, largest_gap, settings_name, tune_text
 
 _SHOWN_SETTINGS = (
     "dataset",
@@ -83,9 +83,15 @@ def tune_view(tune: Tune) -> ReportView:
         key_figures=_key_figures(tune, winner),
         budget=None,
         advice=(_advice(tune, winner),) if winner is not None else (),
-        no_advice="" if winner is not None else tune_text("keep-look"),
+        no_advice="" if winner is not None else _keep(tune),
         sections=tuple(section for section in (_trials(tune), _loader(tune), _runs(tune)) if section is not None),
     )
+
+
+def _keep(tune: Tune) -> str:
+    """What to do without a winner."""
+    unsteady = largest_gap([tune.baseline, *tune.trials]) > UNSTEADY
+    return tune_text("keep-unsteady" if unsteady else "keep")
 
 
 def _winner(tune: Tune) -> TrialRow | None:

@@ -32,7 +32,7 @@ STEPS_FOR_HIGH = 30
 STEPS_FOR_MEDIUM = 10
 """Measured steps below which confidence is low."""
 
-_UNSTEADY = 0.1
+UNSTEADY = 0.1
 """How far apart runs with the same settings may lie before it is said."""
 
 TRANSFORMERS_NAMES = {
@@ -329,16 +329,16 @@ def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending
     if not measured:
         return tune_text("nothing-measured", tried=len(rows) - 1)
     best = max(measured, key=lambda item: item[0])[1]
-    unsteady = _largest_gap(rows)
+    gap = largest_gap(rows)
     return tune_text(
         "not-better",
         settings=settings_name(best.settings),
         gain=gain(best.speedup),
-        unsteady=percent(unsteady) if unsteady > _UNSTEADY else "",
+        unsteady=percent(gap) if gap > UNSTEADY else "",
     )
 
 
-def _largest_gap(rows: Sequence[TrialRow]) -> float:
+def largest_gap(rows: Sequence[TrialRow]) -> float:
     """How far apart the runs with one setting lie at most, as a share of the faster one."""
     times = [[run.step_ms for run in row.runs if run.step_ms] for row in rows]
     return max((max(own) / min(own) - 1 for own in times if own), default=0.0)

@@ -30,7 +30,7 @@ SAYS = {
         "No setting that was tried is significantly better than what you have",
         "Runs with the same settings differed by up to 15 %",
         "The budget ran out",
-        "Leave the DataLoader as it is",
+        "Leave the DataLoader as it is for now",
     ],
     "nothing-to-gain": ["No loader setting can make the step 5 % faster, by forecast, so none was tried."],
     "interrupted": ["Interrupted before another setting was measured", "Interrupted while it ran."],
