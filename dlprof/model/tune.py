@@ -49,11 +49,13 @@ class Candidate:
         settings: Arguments of ``DataLoader`` that differ from those in force.
         promise: The forecast; None where there is none for these settings.
         cost: Orders settings that are as fast as each other, cheaper first: processes, then batches held.
+        doubt: How much longer than its forecast the step may well be, as a factor.
     """
 
     settings: dict[str, Any]
     promise: Promise | None
     cost: tuple[int, int] = (0, 0)
+    doubt: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,12 @@ import math
 from collections.abc import Sequence
 
 from dlprof.model.kinds import Confidence
-from dlprof.model.tune import BASELINE, Candidate, Promise, Tried
+from dlprof.model.tune import BASELINE, Candidate, Tried
 
 WORTH_TRYING = 1.05
 """Speedup that the upper end of a forecast must reach, as for advice."""
 SAME = 1.03
 """Steps this close are as good as each other. Source: the knee of the forecast curve."""
-_LOW_IS_SHORT = 1.3
-"""*Measured:* forecasts of workers that compute beyond the cores were 27 to 38 % off."""
 FINALISTS = 2
 REPEATS = FINALISTS + 1
 """Runs after the trials: the finalists and the settings in force once more."""
@@ -82,7 +80,7 @@ def finalists(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def _best(candidates: Sequence[Candidate]) -> float:
-    return min((_expected_ms(it.promise) for it in candidates if it.promise), default=1.0)
+    return min((it.promise.step_ms[1] * it.doubt for it in candidates if it.promise), default=1.0)
 
 
 def _rank(candidate: Candidate, best_ms: float) -> tuple[int, int, tuple[int, int]]:
@@ -95,10 +93,5 @@ def _rank(candidate: Candidate, best_ms: float) -> tuple[int, int, tuple[int, in
     if candidate.promise is None:
         return 0, 0, candidate.cost
     refined = {"num_workers", "prefetch_factor"} <= candidate.settings.keys()
-    behind = _expected_ms(candidate.promise) / best_ms
+    behind = candidate.promise.step_ms[1] * candidate.doubt / best_ms
     return 1 + refined, round(math.log(behind) / math.log(SAME)), candidate.cost
-
-
-def _expected_ms(promise: Promise) -> float:
-    """The forecast step; one of low confidence is taken to be as much too short as such forecasts were."""
-    return promise.step_ms[1] * (_LOW_IS_SHORT if promise.confidence is Confidence.LOW else 1)

@@ -29,6 +29,7 @@ def test_workers_beyond_the_cores_where_the_work_is_blocked():
 def test_no_more_workers_than_cores_where_the_work_computes():
     found = candidates(measured(0, parts={GETITEM: part(cpu=40)}, main=9, cores=2), keep_alive=False)
     assert max(it.settings["num_workers"] for it in found) <= 3
+    assert all((it.doubt > 1) == (it.settings["num_workers"] > 2) for it in found)
 
 
 def test_batches_that_do_not_fit_shared_memory_are_left_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,9 +49,9 @@ def test_numbers_of_workers_come_before_longer_queues():
     assert choose([longer, workers(1, 1.5), workers(2, 2.0)], 3)[2] is longer
 
 
-def test_an_uncertain_forecast_has_to_promise_more():
-    assert numbers(choose([workers(4, 2.2, confidence=LOW), workers(2, 2.0)], 2)) == [2, 4]
-    assert numbers(choose([workers(4, 2.8, confidence=LOW), workers(2, 2.0)], 2)) == [4, 2]
+def test_a_doubtful_forecast_has_to_promise_more():
+    assert numbers(choose([replace(workers(4, 2.2), doubt=1.3), workers(2, 2.0)], 2)) == [2, 4]
+    assert numbers(choose([replace(workers(4, 2.8), doubt=1.3), workers(2, 2.0)], 2)) == [4, 2]
 
 
 def test_what_cannot_gain_is_not_tried():
