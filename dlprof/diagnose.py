@@ -22,7 +22,14 @@ from dlprof.analysis.own_functions import named_parts
 from dlprof.analysis.partition import Partition, partition
 from dlprof.analysis.pipeline import build_pipeline, training_loader
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
-from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge, shares_outside_input, startup_candidate
+from dlprof.analysis.verdict import (
+    MANY_STEPS,
+    candidates_outside_input,
+    judge,
+    restarts,
+    shares_outside_input,
+    startup_candidate,
+)
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, ExitReason
@@ -32,7 +39,6 @@ from dlprof.model.report import (
     SCHEMA,
     AdviceRow,
     Exit,
-    Forecast,
     Input,
     NotAdvised,
     NoticeRow,
@@ -47,16 +53,8 @@ from dlprof.model.tune import Candidate as Settings
 from dlprof.model.tune import Ending, Plan
 from dlprof.render import wording
 from dlprof.whatif.candidates import candidates, cost, less_sure
-from dlprof.whatif.forecast import (
-    Change,
-    Removal,
-    forecast_changes,
-    forecast_without,
-    forecast_workers,
-    knee,
-    removal,
-)
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, in_force
+from dlprof.whatif.forecast import Forecasts, Removal, forecast_all, forecast_persistent, knee, removal
+from dlprof.whatif.pipeline import Simulator
 
 DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
@@ -116,12 +114,13 @@ def diagnose(profile: Profile) -> Report:
     """
     measured = _measure(profile)
     removed = None
-    if measured.pipeline is not None:
-        removed = removal(measured.pipeline, shares_outside_input(measured.parts) if measured.parts else {})
+    simulator = Simulator(measured.pipeline) if measured.pipeline is not None else None
+    if simulator is not None:
+        removed = removal(simulator, shares_outside_input(measured.parts) if measured.parts else {})
     notices = _notices(profile, measured, removed)
     judgement = _judge(profile, measured, removed, notices)
     environment = _environment(profile, measured)
-    findings = _findings(profile, measured, judgement, notices, environment)
+    findings = _findings(profile, measured, simulator, judgement, notices, environment)
     advice, refusals = advise(findings)
     ceiling = sections.ceiling(measured.steps)
     return Report(
@@ -136,7 +135,13 @@ def diagnose(profile: Profile) -> Report:
         totals=measured.totals,
         device=findings.device,
         input=measured.input,
-        forecast=[*findings.worker_forecasts, *findings.without.values(), *([ceiling] if ceiling else [])],
+        forecast=[
+            *findings.worker_forecasts,
+            *findings.setting_forecasts,
+            *findings.without.values(),
+            *([findings.input_removed] if findings.input_removed else []),
+            *([ceiling] if ceiling else []),
+        ],
         advice=[_advice_row(each, findings, profile.device) for each in advice],
         not_advised=[_not_advised(each) for each in refusals],
         steps=sections.step_rows(measured.steps),
@@ -161,7 +166,7 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
         return Plan("", (), settings, ending=Ending.NO_FORECAST)
     epochs = {step.iterator for step in measured.steps.all}
     keep_alive = len(epochs) > 1 and not settings.get("persistent_workers")
-    found = candidates(pipeline, keep_alive=keep_alive)
+    found = candidates(Simulator(pipeline), keep_alive=keep_alive)
     if {notice.slug for notice in report.notices} & _UNSURE:
         found = less_sure(found)
     in_force = cost(pipeline.workers, pipeline.prefetch_factor)
@@ -301,25 +306,19 @@ def _line_of(component: Component | None, lines: HotLines) -> str | None:
 
 
 def _findings(
-    profile: Profile, measured: _Measured, judgement: Judgement, notices: list[Notice], environment: dict[str, Any]
+    profile: Profile,
+    measured: _Measured,
+    simulator: Simulator | None,
+    judgement: Judgement,
+    notices: list[Notice],
+    environment: dict[str, Any],
 ) -> Findings:
     slugs = {notice.slug for notice in notices}
     # From fewer batches an interval would say nothing.
     enough = len(measured.steps.measured) >= _LEAST_FOR_FORECASTS
-    pipeline = measured.pipeline if enough else None
-    workers: list[Forecast] = []
-    without: dict[Component, Forecast] = {}
-    others: dict[str, Forecast] = {}
-    if pipeline is not None:
-        # Batches from ``dlprof.iterate`` have no loader whose workers could be more or fewer.
-        tunable = measured.loader is not None and "made_by" not in measured.loader.settings
-        workers = forecast_workers(pipeline) if tunable else []
-        others = _other_settings(pipeline) if tunable else {}
-        made_of = [component for component in PARTS if component in pipeline.parts]
-        without = {component: forecast_without(pipeline, component) for component in made_of}
+    forecasts = _forecasts(profile, measured, simulator) if simulator is not None and enough else Forecasts()
     if slugs & _UNSURE:
-        workers = [replace(each, confidence=Confidence.LOW) for each in workers]
-        without = {key: replace(each, confidence=Confidence.LOW) for key, each in without.items()}
+        forecasts = forecasts.doubted()
     return Findings(
         judgement=judgement,
         reproduced="simulator-off" not in slugs and not measured.steps.handed_over,
@@ -329,9 +328,11 @@ def _findings(
         cores=float(profile.environment.get("cores") or 1),
         accelerator=profile.device != "cpu",
         worker_busy_ratio=measured.input.worker_busy_ratio if measured.input else None,
-        worker_forecasts=tuple(workers),
-        suggested_workers=knee(workers) if workers else None,
-        without=without,
+        worker_forecasts=tuple(forecasts.workers),
+        suggested_workers=knee(forecasts.workers) if forecasts.workers else None,
+        setting_forecasts=tuple(forecasts.settings),
+        without=forecasts.without,
+        input_removed=forecasts.input_removed,
         waits_ms=sections.wait_shares(measured.waits),
         taking_turns=measured.lock_share >= _SERIAL,
         lines=tuple(measured.lines.data),
@@ -342,20 +343,19 @@ def _findings(
         notices={notice.slug: notice.values for notice in notices},
         failure=profile.run.ending.detail or "" if profile.run.ending.status else "",
         device=sections.device(profile, measured.steps),
-        other_settings=others,
     )
 
 
-def _other_settings(pipeline: Pipeline) -> dict[str, Forecast]:
-    """The step with a longer queue, and with batches that come as they are ready; none without workers."""
-    if not pipeline.workers:
-        return {}
-    now, longer = in_force(pipeline), 2 * (pipeline.prefetch_factor or DEFAULT_PREFETCH)
-    changes = [
-        Change("prefetch_factor", pipeline.prefetch_factor, longer, replace(now, prefetch_factor=longer)),
-        Change("in_order", pipeline.in_order, False, replace(now, in_order=False)),
-    ]
-    return {each.setting: each for each in forecast_changes(pipeline, changes)}
+def _forecasts(profile: Profile, measured: _Measured, simulator: Simulator) -> Forecasts:
+    pipeline = simulator.pipeline
+    settings = measured.loader.settings if measured.loader is not None else {}
+    # Batches from ``dlprof.iterate`` have no loader whose settings could be others.
+    tunable = {} if "made_by" in settings else settings
+    forecasts = forecast_all(simulator, [it for it in PARTS if it in pipeline.parts], tunable)
+    lasting = forecast_persistent(pipeline.step_ns, restarts(profile, measured.steps))
+    if lasting is None or not tunable:
+        return forecasts
+    return replace(forecasts, settings=[*forecasts.settings, lasting])
 
 
 def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:

@@ -16,7 +16,7 @@ from dlprof.advice.common import (
 )
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Bottleneck, Cause, Component
-from dlprof.model.report import Device, Evidence
+from dlprof.model.report import Device, Evidence, Forecast
 
 WORTH_SHARE = 1 - 1 / WORTH_TRYING
 """Share of the step or epoch from which a setting that takes it away is worth trying."""
@@ -46,7 +46,7 @@ def _other_setting(id_: str, setting: str) -> Rule:
     """The rule that another value of a setting gains by the forecast."""
 
     def rule(findings: Findings) -> Answer:
-        forecast = findings.other_settings.get(setting)
+        forecast = _smallest_change(findings, setting)
         if findings.loader is None or wait_share(findings) < FINE_WAIT:
             return None
         if not workers_in_force(findings):
@@ -62,6 +62,14 @@ def _other_setting(id_: str, setting: str) -> Rule:
         return Advice(id_, setting, forecast.from_, forecast.to, forecast.speedup, tuple(wait_evidence(findings)))
 
     return rule
+
+
+def _smallest_change(findings: Findings, setting: str) -> Forecast | None:
+    """Of the forecasts of a setting, higher numbers only, the first that is as good as the best."""
+    rows = [each for each in findings.setting_forecasts if each.setting == setting]
+    rows = [each for each in rows if isinstance(each.to, bool) or each.to > each.from_]
+    best = max((each.speedup[1] for each in rows), default=1.0)
+    return next((each for each in rows if each.speedup[1] * SAME >= best), None)
 
 
 raise_prefetch_factor = _other_setting("raise-prefetch-factor", "prefetch_factor")

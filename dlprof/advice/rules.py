@@ -62,19 +62,20 @@ def _raise_num_workers(findings: Findings) -> Answer:
     if crowded(findings) or (computes and findings.cores <= 1):
         # Where the making of batches waits for cores, the simulated cores are not those that there are.
         return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
-    # Also the cautious end of the forecast has to gain.
-    if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and knee.speedup[0] >= SAME:
+    # Whatever is waited for may not serve more at once than was seen: a disk, a server, a limit on requests.
+    untested = not computes and knee.to > max(workers, 1)
+    # Also the cautious end of the forecast has to gain; where it is that of a source that serves no more, that is said.
+    if knee.to > workers and knee.speedup[1] >= WORTH_TRYING and (untested or knee.speedup[0] >= SAME):
         evidence = [*wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         if findings.worker_busy_ratio is not None:
             evidence.append(Evidence("worker_busy_ratio", round(findings.worker_busy_ratio, 3), "ratio"))
-        if not computes and knee.to > max(workers, 1):
-            # Whatever is waited for may not serve more at once than was seen: a disk, a server, a limit on requests.
+        if untested:
             evidence.append(Evidence("blocked_ratio", round(1 - findings.facts.computing_ratio, 3), "ratio"))
             evidence.append(Evidence("waiting_at_once", max(workers, 1), "count"))
         return Advice("raise-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
     if wait_share(findings) < FINE_WAIT:
         return Refusal("raise-num-workers", "no-wait", {"share": wait_share(findings)})
-    if workers >= findings.cores:
+    if computes and workers >= findings.cores:
         return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
     best = max((forecast.speedup for forecast in findings.worker_forecasts), key=lambda each: each[1])
     return Refusal("raise-num-workers", "small-gain", {"gain": best})

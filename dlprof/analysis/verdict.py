@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dlprof.analysis.partition import Partition
 from dlprof.analysis.scope import process_spans
@@ -91,17 +92,33 @@ def startup_candidate(profile: Profile, steps: Steps, parts: Partition) -> Candi
     Returns:
         None where workers were started once only, or the length of an epoch is not known.
     """
+    again = restarts(profile, steps)
+    if not again.size:
+        return None
+    per_step = float(again.mean())
+    share = per_step / (parts.mean.step_ns + per_step)
+    return Candidate(Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP, Interval(share, share, share))
+
+
+def restarts(profile: Profile, steps: Steps) -> npt.NDArray[np.float64]:
+    """What starting workers anew took at each epoch border, in ns for each step of an epoch.
+
+    Args:
+        profile: The run.
+        steps: Its steps.
+
+    Returns:
+        Shape ``(restarts,)``; empty where workers were started once only, or the length of an epoch is not known.
+    """
     loaders = {each.number: each.settings for each in profile.loaders if each.pid == profile.main_pid}
     length = loaders.get(steps.loader or 0, {}).get("length")
     begun = process_spans(profile).of(Kind.ITER)
     making = dict(zip(begun.iterator.tolist(), begun.duration_ns().tolist(), strict=True))
     spent = {each.iterator: making.get(each.iterator, 0) + each.startup_ns for each in steps.all if each.startup_ns}
     again = [spent[number] for number in sorted(spent)[1:]]
-    if not again or not isinstance(length, int) or length < 1:
-        return None
-    per_step = float(np.mean(again)) / length
-    share = per_step / (parts.mean.step_ns + per_step)
-    return Candidate(Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP, Interval(share, share, share))
+    if not isinstance(length, int) or length < 1:
+        return np.zeros(0)
+    return np.array(again, dtype=np.float64) / length
 
 
 def judge(

@@ -56,7 +56,9 @@ class Findings:
         worker_busy_ratio: Part of the time that workers make batches; None without workers.
         worker_forecasts: One per worker count, that in force included; empty where nothing can be forecast.
         suggested_workers: The knee among them, None with them.
+        setting_forecasts: Of the loader's other settings.
         without: What the step would be with one component of the input free of cost.
+        input_removed: What the step would be with all input free of cost; None where it is not known.
         waits_ms: A mean step's wait per component, in milliseconds.
         taking_turns: Whether workers wait for one another at a lock.
         lines: Where the data work's time is spent, most first; empty where lines are not known.
@@ -67,7 +69,6 @@ class Findings:
         notices: Values of the notices, by slug.
         failure: What the script ended with, empty where it ended well.
         device: The accelerator during the traced steps, None without.
-        other_settings: The step with another value of a loader setting that is no number of workers, by its name.
     """
 
     judgement: Judgement
@@ -83,6 +84,8 @@ class Findings:
     without: dict[Component, Forecast]
     waits_ms: dict[Component, float]
     taking_turns: bool = False
+    setting_forecasts: tuple[Forecast, ...] = ()
+    input_removed: Forecast | None = None
     lines: tuple[HotLine, ...] = ()
     facts: InputFacts = field(default_factory=InputFacts)
     per_batch_ms: dict[Component, float] = field(default_factory=dict)
@@ -91,7 +94,6 @@ class Findings:
     notices: dict[str, dict[str, Any]] = field(default_factory=dict)
     failure: str = ""
     device: Device | None = None
-    other_settings: dict[str, Forecast] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

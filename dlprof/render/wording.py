@@ -356,7 +356,7 @@ def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     if not isinstance(old, int) or not isinstance(new, int):
         return tune_text("how", line=line)
     entry = _catalogue("advice", "raise-num-workers" if new > old else "lower-num-workers")
-    values = {"from": old, "to": new, "gain": "gain", "loader_lines": line}
+    values = {"from": old, "to": new, "gain": "gain", "loader_lines": line, "evidence": {}}
     return sentence(entry["how"], **values)
 
 

@@ -10,8 +10,8 @@ from dlprof.model.kinds import Confidence
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.report import Forecast
 from dlprof.model.tune import Candidate, Promise
-from dlprof.whatif.forecast import Change, forecast_changes, forecast_workers, knee
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, in_force
+from dlprof.whatif.forecast import Change, fits_shm, forecast_changes, forecast_workers, knee
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
 from dlprof.whatif.trials import SAME, WORTH_TRYING
 
 _PREFETCH = (2, 4, 8)
@@ -19,17 +19,18 @@ _BEYOND_CORES = 1.3
 """*Measured:* forecasts of workers that compute beyond the cores were 27 to 38 % off."""
 
 
-def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
+def candidates(simulator: Simulator, *, keep_alive: bool) -> list[Candidate]:
     """Numbers of workers, and longer queues where the forecast gains by them.
 
     Args:
-        pipeline: What was measured; at least one batch.
+        simulator: Of what was measured.
         keep_alive: Whether workers are to be kept over epoch borders, where the script does not.
 
     Returns:
         In ascending order of workers, then of prefetch; without the settings in force. None where the measured wait
         is so short that no setting can gain enough, whatever a forecast says.
     """
+    pipeline = simulator.pipeline
     bound = most_to_gain(pipeline)
     if bound < WORTH_TRYING:
         return []
@@ -37,15 +38,15 @@ def candidates(pipeline: Pipeline, *, keep_alive: bool) -> list[Candidate]:
     prefetches = sorted({*_PREFETCH, _prefetch(pipeline)})
     scenarios = [
         Scenario(workers, prefetch, pipeline.in_order)
-        for workers in _workers(pipeline)
+        for workers in _workers(simulator)
         for prefetch in (prefetches if workers else prefetches[:1])
-        if _fits_shm(pipeline, workers, prefetch) and not _is_in_force(pipeline, workers, prefetch)
+        if fits_shm(pipeline, workers, prefetch) and not _is_in_force(pipeline, workers, prefetch)
     ]
     if not scenarios:
         return []
     changes = [Change("", None, None, scenario) for scenario in scenarios]
     keys = [(it.workers, it.prefetch_factor) for it in scenarios]
-    found = dict(zip(keys, forecast_changes(pipeline, changes), strict=True))
+    found = dict(zip(keys, forecast_changes(simulator, changes), strict=True))
     return [
         Candidate(
             _settings(pipeline, *key, keep_alive), _promise(forecast, bound), cost(*key), _doubt(pipeline, key[0])
@@ -60,10 +61,10 @@ def cost(workers: int, prefetch: int) -> tuple[int, int]:
     return workers, workers * prefetch
 
 
-def _workers(pipeline: Pipeline) -> list[int]:
+def _workers(simulator: Simulator) -> list[int]:
     """Numbers of workers worth telling apart: of large ones only powers of two, and one and a half times these."""
-    curve = forecast_workers(pipeline)
-    kept = {knee(curve).to, math.floor(pipeline.cores)}
+    curve = forecast_workers(simulator)
+    kept = {knee(curve).to, math.floor(simulator.pipeline.cores)}
     return [it.to for it in curve if it.to in kept or it.to < 4 or it.to in (_power(it.to), _power(it.to) * 3 // 2)]
 
 
@@ -78,13 +79,6 @@ def _prefetch(pipeline: Pipeline) -> int:
 
 def _is_in_force(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
     return workers == pipeline.workers and (not workers or prefetch == _prefetch(pipeline))
-
-
-def _fits_shm(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
-    """Whether the batches that can be alive at once fit: those requested, and one in use per worker."""
-    if pipeline.batch_bytes < 0 or pipeline.shm_free_bytes < 0:
-        return True
-    return pipeline.batch_bytes * workers * (prefetch + 1) <= pipeline.shm_free_bytes
 
 
 def _gains_by_prefetch(

@@ -132,7 +132,9 @@ def run(jobs: Jobs, lanes: Lanes) -> tuple[Floats, Floats]:
     """Mean step time, and in it the main thread's own part, in ns.
 
     Each lane runs for ``draws.shape[1]`` steps after its fill-in (the first ``prefetch * workers`` steps and
-    a few more, whose batches were all requested at once). These steps hold every draw exactly once.
+    a few more, whose batches were all requested at once). These steps hold every draw exactly once. Batches of workers
+    that block come in volleys, one of each: the mean is that of ``workers`` windows, each a step after the one before,
+    so that it does not depend on how many volleys a window happens to hold.
 
     Args:
         jobs: Costs of the batches.
@@ -195,7 +197,7 @@ class _Simulation:
     def drop_finished(self) -> None:
         """Forget the lanes whose steps have all been taken, when that is worth the copying."""
         s = self.state
-        keep = s.steps < s.drop + self.period
+        keep = s.steps < s.drop + self.period + s.workers - 1
         if 4 * np.count_nonzero(keep) < 3 * keep.size or not keep.any():
             for field in fields(s):
                 setattr(s, field.name, getattr(s, field.name)[keep])
@@ -304,13 +306,14 @@ class _Simulation:
     def _step_ended(self, at: Ints) -> None:
         """Count the step, read the clock at both ends of the measured steps, and ask for the next batch."""
         s = self.state
-        measured = (s.steps[at] >= s.drop[at]) & (s.steps[at] < s.drop[at] + self.period)
-        counted = at[measured]
+        done = s.steps[at] - s.drop[at]
+        counted = at[(done >= 0) & (done < self.period)]
         self.main_ns[s.lane[counted]] += s.clock[counted] - s.step_began[counted]
         s.steps[at] += 1
-        first, last = at[s.steps[at] == s.drop[at]], at[s.steps[at] == s.drop[at] + self.period]
-        self.total_ns[s.lane[first]] -= s.clock[first]
-        self.total_ns[s.lane[last]] += s.clock[last]
+        done, volley = done + 1, s.workers[at]
+        first = (done >= 0) & (done < volley)
+        last = (done >= self.period) & (done < self.period + volley)
+        self.total_ns[s.lane[at]] += (last.astype(float) - first) * s.clock[at] / volley
         s.load[at] -= s.main_width[at]
         s.phase[at] = _WAITING
         self._receive(at)

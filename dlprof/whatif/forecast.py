@@ -7,8 +7,8 @@ a bootstrap over the measured batches, and of the model where it was not measure
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +18,7 @@ from dlprof.model.kinds import Bottleneck, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
 from dlprof.model.report import Forecast
 from dlprof.whatif.engine import Floats
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, in_force, simulate_calibrated
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, MAY_SATURATE, Scenario, Simulator, in_force
 
 _ENOUGH_GAIN = 0.03
 """A further gain below this share of the step is not worth a worker."""
@@ -33,6 +33,10 @@ _LARGE_HANDOVER = 0.25
 _SEVERAL_THREADS = 1.2
 """CPU over wall time of the step above which the main process computes with several threads."""
 _LARGE_ERROR = 0.15
+_TAKING_TURNS = 0.2
+"""Share of the making of a batch that is spent waiting for a lock, from which workers keep one another waiting."""
+_PREFETCH_FACTORS = (1, 2, 4, 8)
+_SEVERAL_RESTARTS = 3
 
 _ERROR_BLOCKING, _ERROR_COMPUTING = 0.04, 0.08
 """Relative standard error of the model for workers that only block or only compute.
@@ -88,31 +92,94 @@ class Removal:
     calibration_error: float
 
 
-def forecast_changes(pipeline: Pipeline, changes: Sequence[Change]) -> list[Forecast]:
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """What is forecast of one run.
+
+    Attributes:
+        workers: One per number of workers, ascending; empty where that is nothing to choose.
+        settings: Other settings of the loader.
+        without: With one component of the input free of cost.
+        input_removed: With all input free of cost: the ceiling. None where nothing is forecast.
+    """
+
+    workers: list[Forecast] = field(default_factory=list)
+    settings: list[Forecast] = field(default_factory=list)
+    without: dict[Component, Forecast] = field(default_factory=dict)
+    input_removed: Forecast | None = None
+
+    def doubted(self) -> Forecasts:
+        """The same with low confidence."""
+        return Forecasts(
+            _doubted(self.workers),
+            _doubted(self.settings),
+            dict(zip(self.without, _doubted(self.without.values()), strict=True)),
+            _doubted([self.input_removed])[0] if self.input_removed else None,
+        )
+
+
+def _doubted(forecasts: Iterable[Forecast]) -> list[Forecast]:
+    return [replace(each, confidence=Confidence.LOW) for each in forecasts]
+
+
+def forecast_all(simulator: Simulator, components: Collection[Component], settings: Mapping[str, Any]) -> Forecasts:
+    """The step in ms under every change that is worth a forecast, simulated side by side.
+
+    Args:
+        simulator: Of what was measured.
+        components: Components of the input to remove, one at a time.
+        settings: The loader's settings in force; what is not among them cannot be changed.
+    """
+    pipeline = simulator.pipeline
+    free = replace(in_force(pipeline), without_input=True)
+    groups = [
+        worker_changes(pipeline) if "num_workers" in settings else [],
+        setting_changes(pipeline, settings),
+        [_removal_of(pipeline, component) for component in components],
+        [Change("input removed", float(pipeline.wait_ns.mean()) / 1e6, 0.0, free)],
+    ]
+    rows = iter(forecast_changes(simulator, [change for group in groups for change in group]))
+    workers, others, without, (removed,) = ([next(rows) for _ in group] for group in groups)
+    return Forecasts(workers, others, dict(zip(components, without, strict=True)), removed)
+
+
+def forecast_changes(simulator: Simulator, changes: Sequence[Change]) -> list[Forecast]:
     """The step in ms after each change.
 
     Args:
-        pipeline: What was measured; at least one batch.
+        simulator: Of what was measured.
         changes: What to change.
 
     Returns:
-        One forecast per change, in their order; steps and speedups at the 10th, 50th and 90th percentile.
+        One forecast per change, in their order; steps and speedups at the 10th, 50th and 90th percentile. Where more
+        batches would block at once than were seen to, the slow end is what a saturated source gives.
     """
+    pipeline = simulator.pipeline
     free = replace(in_force(pipeline), without_input=True)
-    simulated = simulate_calibrated(pipeline, [free, *(change.scenario for change in changes)])
+    scenarios = [change.scenario for change in changes]
+    saturated = [_saturated(pipeline, it) for it in scenarios]
+    simulated = simulator.run([free, *scenarios, *saturated])
     floor = float(np.median(simulated.ratio[0]))
+    count = len(changes)
     forecasts = []
-    for change, ratio, step in zip(changes, simulated.ratio[1:], simulated.step_ns[1:], strict=True):
+    for row, change in enumerate(changes, 1):
+        ratio, step = simulated.ratio[row], simulated.step_ns[row]
         middle = float(np.median(ratio))
         error = _model_error(pipeline, change.scenario)
+        step_ms, speedup = _quantiles(step / 1e6, error), _quantiles(1 / ratio, error)
+        if saturated[row - 1] != change.scenario:
+            slow_ms = float(np.quantile(simulated.step_ns[row + count], 0.9)) / 1e6
+            least = float(np.quantile(1 / simulated.ratio[row + count], 0.1))
+            step_ms = (*step_ms[:2], max(step_ms[2], slow_ms))
+            speedup = (min(speedup[0], least), *speedup[1:])
         uncalibrated_ns = middle * float(pipeline.step_ns.mean()) * (1 + simulated.error_ratio)
         forecasts.append(
             Forecast(
                 setting=change.setting,
                 from_=change.from_,
                 to=change.to,
-                step_ms=_quantiles(step / 1e6, error),
-                speedup=_quantiles(1 / ratio, error),
+                step_ms=step_ms,
+                speedup=speedup,
                 confidence=_confidence(pipeline, change.scenario, middle, simulated.error_ratio),
                 limited_by=_limit(pipeline, change.scenario, middle / floor, uncalibrated_ns),
             )
@@ -120,22 +187,68 @@ def forecast_changes(pipeline: Pipeline, changes: Sequence[Change]) -> list[Fore
     return forecasts
 
 
-def forecast_workers(pipeline: Pipeline, *, max_workers: int | None = None) -> list[Forecast]:
-    """The step in ms for every number of workers from 0.
+def forecast_workers(simulator: Simulator, *, max_workers: int | None = None) -> list[Forecast]:
+    """The step in ms for every number of workers from 0; see `worker_changes`."""
+    return forecast_changes(simulator, worker_changes(simulator.pipeline, max_workers=max_workers))
+
+
+def worker_changes(pipeline: Pipeline, *, max_workers: int | None = None) -> list[Change]:
+    """Every number of workers from 0, ascending.
 
     Args:
-        pipeline: What was measured; at least one batch.
+        pipeline: What was measured.
         max_workers: The largest number; None for as many as show the curve flatten. Numbers whose queued
             batches do not fit /dev/shm are left out, unless they were in force.
-
-    Returns:
-        One forecast per number of workers, ascending.
     """
     prefetch = pipeline.prefetch_factor or DEFAULT_PREFETCH
     top = _enough_workers(pipeline) if max_workers is None else max_workers
-    fitting = [it for it in range(top + 1) if it == pipeline.workers or _fits_shm(pipeline, it)]
-    changes = [Change("num_workers", pipeline.workers, it, Scenario(it, prefetch, pipeline.in_order)) for it in fitting]
-    return forecast_changes(pipeline, changes)
+    fitting = [it for it in range(top + 1) if it == pipeline.workers or fits_shm(pipeline, it, prefetch)]
+    return [Change("num_workers", pipeline.workers, it, Scenario(it, prefetch, pipeline.in_order)) for it in fitting]
+
+
+def setting_changes(pipeline: Pipeline, settings: Mapping[str, Any]) -> list[Change]:
+    """Other values of ``prefetch_factor`` and ``in_order``, as far as they have a meaning with these workers.
+
+    Args:
+        pipeline: What was measured.
+        settings: The loader's settings in force. Older versions of torch have no ``in_order``.
+    """
+    now = in_force(pipeline)
+    changes = []
+    if pipeline.workers and "prefetch_factor" in settings:
+        changes += [
+            Change("prefetch_factor", now.prefetch_factor, it, replace(now, prefetch_factor=it))
+            for it in _PREFETCH_FACTORS
+            if it != now.prefetch_factor and fits_shm(pipeline, pipeline.workers, it)
+        ]
+    if pipeline.workers > 1 and settings.get("in_order"):
+        changes.append(Change("in_order", True, False, replace(now, in_order=False)))
+    return changes
+
+
+def forecast_persistent(step_ns: Floats, restarts_ns: Floats) -> Forecast | None:
+    """The step in ms if workers lived on from epoch to epoch; their restarts count as a part of each step of an epoch.
+
+    Args:
+        step_ns: The measured steps.
+        restarts_ns: For each epoch border what starting the workers again took, shared out over the steps of an epoch.
+
+    Returns:
+        None where workers were started once only.
+    """
+    if not restarts_ns.size:
+        return None
+    step_ms = float(step_ns.mean()) / 1e6
+    low, middle, high = (float(it) / 1e6 for it in np.quantile(restarts_ns, (0.1, 0.5, 0.9)))
+    return Forecast(
+        setting="persistent_workers",
+        from_=False,
+        to=True,
+        step_ms=(step_ms, step_ms, step_ms),
+        speedup=(1 + low / step_ms, 1 + middle / step_ms, 1 + high / step_ms),
+        confidence=Confidence.HIGH if restarts_ns.size >= _SEVERAL_RESTARTS else Confidence.MEDIUM,
+        limited_by=None,
+    )
 
 
 def knee(forecasts: Sequence[Forecast]) -> Forecast:
@@ -154,16 +267,17 @@ def knee(forecasts: Sequence[Forecast]) -> Forecast:
     return forecasts[-1]
 
 
-def removal(pipeline: Pipeline, outside: Mapping[Bottleneck, float]) -> Removal:
+def removal(simulator: Simulator, outside: Mapping[Bottleneck, float]) -> Removal:
     """What each component, each bottleneck and all input together cost the mean step.
 
     Args:
-        pipeline: What was measured; at least one batch.
+        simulator: Of what was measured.
         outside: Of each bottleneck outside the input its share of the step outside the request for a batch.
 
     Returns:
         Saved shares of the step, with the 5th, 50th and 95th percentile of the bootstrap.
     """
+    pipeline = simulator.pipeline
     components = _components(pipeline)
     groups: dict[Bottleneck, list[Component]] = {}
     for component in components:
@@ -172,7 +286,7 @@ def removal(pipeline: Pipeline, outside: Mapping[Bottleneck, float]) -> Removal:
     removed: list[Collection[Component]] = [*([it] for it in components), *groups.values()]
     shorter = [replace(now, main=1 - share) for share in outside.values()]
     scenarios = [*(now.without(it) for it in removed), *shorter, replace(now, without_input=True)]
-    simulated = simulate_calibrated(pipeline, scenarios)
+    simulated = simulator.run(scenarios)
     saved = [_interval(1 - ratio) for ratio in simulated.ratio]
     count = len(components)
     return Removal(
@@ -184,23 +298,22 @@ def removal(pipeline: Pipeline, outside: Mapping[Bottleneck, float]) -> Removal:
     )
 
 
-def forecast_without(pipeline: Pipeline, component: Component) -> Forecast:
+def forecast_without(simulator: Simulator, component: Component) -> Forecast:
     """The step in ms if one component cost nothing, at the settings in force.
 
     Args:
-        pipeline: What was measured; at least one batch.
+        simulator: Of what was measured.
         component: A component of the input pipeline.
 
     Returns:
         A forecast from the component's mean ms per batch to 0.
     """
-    change = Change(
-        setting=f"{component} removed",
-        from_=_mean_ms(pipeline, component),
-        to=0.0,
-        scenario=in_force(pipeline).without([component]),
-    )
-    return forecast_changes(pipeline, [change])[0]
+    return forecast_changes(simulator, [_removal_of(simulator.pipeline, component)])[0]
+
+
+def _removal_of(pipeline: Pipeline, component: Component) -> Change:
+    without = in_force(pipeline).without([component])
+    return Change(f"{component} removed", _mean_ms(pipeline, component), 0.0, without)
 
 
 def _components(pipeline: Pipeline) -> list[Component]:
@@ -240,18 +353,37 @@ def _enough_workers(pipeline: Pipeline) -> int:
     return max(min(useful, max(keep_up, min(cores, _MOST_BLOCKED_WORKERS))), pipeline.workers)
 
 
-def _fits_shm(pipeline: Pipeline, workers: int) -> bool:
+def fits_shm(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
     """Whether the batches that can be alive at once fit: those requested, and one in use per worker."""
     if pipeline.batch_bytes < 0 or pipeline.shm_free_bytes < 0:
         return True
-    prefetch = pipeline.prefetch_factor or DEFAULT_PREFETCH
     return pipeline.batch_bytes * workers * (prefetch + 1) <= pipeline.shm_free_bytes
 
 
+def _saturated(pipeline: Pipeline, scenario: Scenario) -> Scenario:
+    """The same, if what batches block on serves no more of them at once than were seen to block."""
+    beyond = scenario.workers / max(pipeline.workers, 1)
+    if scenario.without_input or beyond <= 1 or not _may_saturate_ns(pipeline):
+        return scenario
+    return replace(scenario, congestion=beyond)
+
+
+def _may_saturate_ns(pipeline: Pipeline) -> float:
+    """Mean time of making one batch that is blocked on what others may be using."""
+    return sum(float(part.blocked_ns.mean()) for component, part in pipeline.parts.items() if component in MAY_SATURATE)
+
+
 def _blocks_untested(pipeline: Pipeline, workers: int) -> bool:
-    """Whether more batches block at once than when measured, in a pipeline that mostly blocks."""
-    cpu, blocked = _cpu_and_blocked_ns(pipeline)
-    return workers > max(pipeline.workers, 1) and blocked > cpu
+    """Whether more batches block at once than when measured, in a pipeline that mostly blocks on what may saturate."""
+    cpu, _ = _cpu_and_blocked_ns(pipeline)
+    return workers > max(pipeline.workers, 1) and _may_saturate_ns(pipeline) > cpu
+
+
+def _takes_turns(pipeline: Pipeline, scenario: Scenario) -> bool:
+    """Whether workers wait for one another: with another number of them they wait for another time."""
+    part = pipeline.parts.get(Component.LOCK_WAIT)
+    locked = float(part.blocked_ns.mean()) if part else 0.0
+    return scenario.workers != pipeline.workers and locked > _TAKING_TURNS * sum(_cpu_and_blocked_ns(pipeline))
 
 
 def _hands_over_much(pipeline: Pipeline) -> bool:
@@ -291,7 +423,7 @@ def _limit(pipeline: Pipeline, scenario: Scenario, over_floor: float, step_ns: f
         return Limit.CORES
     if over_floor <= _AT_FLOOR:
         return Limit.MAIN_PROCESS if main_cpu > main_wall / 2 else Limit.DEVICE_STEP
-    if scenario.workers and not _fits_shm(pipeline, scenario.workers + 1):
+    if scenario.workers and not fits_shm(pipeline, scenario.workers + 1, scenario.prefetch_factor):
         return Limit.SHM
     return Limit.UNTESTED_CONCURRENCY if _blocks_untested(pipeline, scenario.workers) else None
 
@@ -300,7 +432,7 @@ def _confidence(pipeline: Pipeline, scenario: Scenario, ratio: float, error_rati
     """How far a forecast of ``ratio`` times the step can be relied on (method.md, section 7)."""
     batches = pipeline.step_ns.size
     now = in_force(pipeline)
-    if batches < _FEW_BATCHES:
+    if batches < _FEW_BATCHES or _takes_turns(pipeline, scenario):
         return Confidence.LOW
     if scenario.workers == now.workers == 0 or scenario == now:
         return Confidence.HIGH if batches >= _SOME_BATCHES else Confidence.MEDIUM

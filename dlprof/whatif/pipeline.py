@@ -18,7 +18,8 @@ blocked time, since PyTorch gives workers one thread. From a run with workers th
 the main process's waiting for a core; what the simulated competition at the settings in force explains of it
 is taken out before other settings are simulated.
 
-Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's), the wait of a descriptor
+Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's; `Scenario.congestion` is what
+one does at worst), the wait of a descriptor
 exchange for the GIL of a worker that computes (long, but the worker is not idle meanwhile: *measured* up to
 33 ms a batch with next to no effect on the step), memory bandwidth, a busy sibling hyperthread, epoch borders,
 and that one thread pins memory for all workers.
@@ -43,15 +44,20 @@ DEFAULT_PREFETCH = 2
 
 _MAIN_BOUND = 0.95
 """Part of the step spent in the main thread above which what is unexplained is put there."""
-_MIN_STEPS = 120
+_MIN_STEPS = 80
 _MAX_RESAMPLE = 160
 """Batches drawn per replica at most: more would only make the intervals of very long runs narrower."""
-_FIT_ROUNDS, _FIT_REPLICAS, _FIT_TOLERANCE = 4, 16, 0.005
+_FIT_ROUNDS, _FIT_TOLERANCE = 4, 0.005
+_FIT_REPLICAS, _FIT_STEPS = 48, 40
+"""About as many draws as 16 replicas of a run of 50 steps: many short ones are simulated side by side."""
 
 _IN_MAIN = frozenset({Component.SAMPLER})
 """Done in the main process also where there are workers: it makes the indices when it requests a batch."""
 _IN_MAIN_THREADS = frozenset({Component.PIN_MEMORY})
 """Done by a thread of the main process where there are workers, between hand-over and the request."""
+MAY_SATURATE = frozenset(Component) - {Component.SLEEP, Component.LOCK_WAIT} - _IN_MAIN - _IN_MAIN_THREADS
+"""What blocks these may serve only so many at once: a disk, a server. A timer serves any number; of a lock it is known
+that it serves one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Scenario:
         without_input: The training loop gets its batches at no cost; the attributes before this one have no meaning
             then.
         main: Factor on the step outside the request for a batch.
+        congestion: Factor on the blocked time of what may saturate.
     """
 
     workers: int
@@ -75,6 +82,7 @@ class Scenario:
     scale: Mapping[Component, float] = field(default_factory=dict)
     without_input: bool = False
     main: float = 1.0
+    congestion: float = 1.0
 
     def without(self, components: Collection[Component]) -> Scenario:
         """The same settings with these components taking no time."""
@@ -106,46 +114,72 @@ def in_force(pipeline: Pipeline) -> Scenario:
     return Scenario(pipeline.workers, max(pipeline.prefetch_factor, 1), pipeline.in_order)
 
 
-def simulate_calibrated(
-    pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0
-) -> Simulated:
-    """Simulate relative to the settings in force, whose step is known.
+class Simulator:
+    """One measured pipeline, fitted once to the settings in force, whose step is known.
 
     What the simulated baseline lacks of the measured step is taken for blocked time in receiving a batch
     where the main thread is what bounds it (the descriptor exchange with a busy worker, a scheduler's slice),
     else it scales all steps with workers in proportion. Steps without queues are sums of what was measured:
-    not scaled.
+    not scaled. What was simulated is kept: asking for the same scenario again costs nothing.
 
     Args:
         pipeline: What was measured.
-        scenarios: What to simulate.
         replicas: Bootstrap replicas, at least 1.
         seed: Of the draws; the same seed draws the same batches for whatever scenarios.
 
-    Returns:
-        The ratios to the baseline and how far the simulated baseline is off.
+    Raises:
+        ValueError: If no batch was measured.
     """
-    draws = _draw(pipeline.step_ns.size, replicas, seed)
-    fit = _fit(pipeline, draws)
-    now = in_force(pipeline)
-    floor = replace(now, without_input=True)
-    steps, _ = _simulate(fit.alone, [now, *scenarios, floor], draws, late_ns=fit.late_ns)
-    to_measured = float(pipeline.step_ns.mean() / steps[0].mean())
-    others = steps[1:-1].copy()
-    for row, scenario in enumerate(scenarios):
-        if _queued(scenario) or not pipeline.workers:
-            others[row] *= to_measured
-        if _queued(scenario) and scenario != now:
-            others[row] = np.maximum(others[row], steps[-1] * scenario.main)
-    baseline = steps[0] * to_measured
-    return Simulated(others / baseline, baseline, fit.error_ratio)
+
+    def __init__(self, pipeline: Pipeline, *, replicas: int = REPLICAS, seed: int = 0) -> None:
+        self.pipeline = pipeline
+        self._draws = _draw(pipeline.step_ns.size, replicas, seed)
+        self._fit = _fit(pipeline, self._draws)
+        self._steps: dict[_Key, Floats] = {}
+
+    def run(self, scenarios: Sequence[Scenario]) -> Simulated:
+        """Simulate relative to the settings in force.
+
+        Args:
+            scenarios: What to simulate; many at once take little longer than one.
+
+        Returns:
+            The ratios to the baseline and how far the simulated baseline is off.
+        """
+        now = in_force(self.pipeline)
+        floor = replace(now, without_input=True)
+        self._simulate([now, floor, *scenarios])
+        to_measured = float(self.pipeline.step_ns.mean() / self._steps[_key(now)].mean())
+        baseline = self._steps[_key(now)] * to_measured
+        steps = np.empty((len(scenarios), baseline.size))
+        for row, scenario in enumerate(scenarios):
+            steps[row] = self._steps[_key(scenario)]
+            if _queued(scenario) or not self.pipeline.workers:
+                steps[row] *= to_measured
+            if _queued(scenario) and scenario != now:
+                steps[row] = np.maximum(steps[row], self._steps[_key(floor)] * scenario.main)
+        return Simulated(steps / baseline, baseline, self._fit.error_ratio)
+
+    def _simulate(self, scenarios: Sequence[Scenario]) -> None:
+        unknown = {_key(it): it for it in scenarios if _key(it) not in self._steps}
+        if unknown:
+            steps, _ = _simulate(self._fit.alone, [*unknown.values()], self._draws, late_ns=self._fit.late_ns)
+            self._steps.update(zip(unknown, steps, strict=True))
+
+
+_Key = tuple[int, int, bool, frozenset[tuple[Component, float]], bool, float, float]
+
+
+def _key(it: Scenario) -> _Key:
+    scale = frozenset((component, factor) for component, factor in it.scale.items() if factor != 1)
+    return it.workers, it.prefetch_factor, it.in_order, scale, it.without_input, it.main, it.congestion
 
 
 def simulate(pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0) -> Floats:
     """Mean step time in ns under each scenario, as simulated from first principles (not calibrated).
 
     Each replica resamples whole batches with replacement, so that what belongs together stays together, and
-    serves them in random order, each equally often, for at least 120 steps. The first ``prefetch * workers``
+    serves them in random order, each equally often, for at least 80 steps. The first ``prefetch * workers``
     steps and a few more come before those and do not count.
 
     Args:
@@ -214,7 +248,7 @@ class _Fit:
 
 def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
     """Simulate the settings in force, and take out of the main part what competition explains of it."""
-    few = draws[:_FIT_REPLICAS]
+    few = draws[:_FIT_REPLICAS, :_FIT_STEPS]
     measured = pipeline.main_wall_ns
     cpu = pipeline.main_cpu_ns
     floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
@@ -273,7 +307,8 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
     for scenario in scenarios:
         scale = scenario.scale
         all_cpu, _ = _total(made)
-        cpu, blocked = _total(made, scale)
+        cpu, _ = _total(made, scale)
+        _, blocked = _total(_blocking(made, pipeline.workers, scenario), scale)
         kept = np.divide(cpu, all_cpu, out=np.ones_like(all_cpu), where=all_cpu > 0)
         removed = all_cpu - cpu
         handover = _less(pipeline.handover_cpu_ns, kept, removed) * scale.get(Component.PICKLE, 1.0)
@@ -288,6 +323,16 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
     blocked, on_cpu, width = _main_phases(pipeline)
     step = [blocked * factor, on_cpu * factor, np.ascontiguousarray(np.broadcast_to(width, shape))]
     return Jobs(*(np.stack(it) for it in zip(*columns, strict=True)), *step)
+
+
+def _blocking(made: Mapping[Component, Part], measured_workers: int, scenario: Scenario) -> dict[Component, Part]:
+    """The parts with the blocked time that they have with so many workers.
+
+    Workers that wait for a lock wait for one another: each for all the others.
+    """
+    turns = (scenario.workers - 1) / (measured_workers - 1) if measured_workers > 1 else 1.0
+    factors = dict.fromkeys(MAY_SATURATE, scenario.congestion) | {Component.LOCK_WAIT: turns}
+    return {it: replace(part, blocked_ns=part.blocked_ns * factors.get(it, 1.0)) for it, part in made.items()}
 
 
 def _less(cost: Nanoseconds, kept: Nanoseconds, removed: Nanoseconds) -> Nanoseconds:

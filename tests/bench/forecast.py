@@ -32,7 +32,7 @@ from dlprof.model.kinds import Confidence
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.report import Forecast
 from dlprof.whatif.forecast import Change, forecast_changes
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator
 
 TESTS = Path(__file__).parents[1]
 EXAMPLES = TESTS.parent / "examples"
@@ -229,7 +229,7 @@ def rows_of(workload: Workload, runs: Path) -> Iterator[Row]:
             Change("", base.name, setting.name, Scenario(setting.workers, setting.prefetch, setting.in_order))
             for setting in settings
         ]
-        for setting, forecast in zip(settings, forecast_changes(pipeline, changes), strict=True):
+        for setting, forecast in zip(settings, forecast_changes(Simulator(pipeline), changes), strict=True):
             measured_ms = statistics.median(step_ms for step_ms, _ in found[setting])
             yield Row(workload, base, setting, base_ms, forecast, measured_ms)
 
@@ -242,7 +242,7 @@ def print_row(row: Row) -> None:
     low, middle, high = row.forecast.step_ms
     print(
         f"{row.workload.name:23} {row.base.name:>3} → {row.setting.name:13} {row.base_ms:7.1f}"
-        f" {middle:7.1f} ({low:6.1f}–{high:6.1f}) {row.measured_ms:7.1f} {row.error:+7.1%}"
+        f" {middle:7.1f} ({low:6.1f}-{high:6.1f}) {row.measured_ms:7.1f} {row.error:+7.1%}"
         f"  {'' if row.held else 'outside':8}{row.forecast.confidence:7}{row.group}"
         f"{'' if row.right_direction else ', wrong direction'}"
     )
@@ -295,7 +295,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="forecast-") as folder:
         runs = options.runs or Path(folder)
         measure_all(chosen, runs, options.repeat)
-        head = f"{'workload':23} {'from → to':18} {'base':>7} {'forecast (p10–p90)':>25} {'run, ms':>7} {'error':>7}"
+        head = f"{'workload':23} {'from → to':18} {'base':>7} {'forecast (p10-p90)':>25} {'run, ms':>7} {'error':>7}"
         print(head)
         rows = []
         for workload in chosen:

@@ -69,7 +69,7 @@ def startup(saved: float = 0.4, **settings: Any) -> Findings:
 
 def other_setting(setting: str, from_: Any, to: Any, gain: float = 1.4, **more: Any) -> Findings:
     wanted = replace(forecast(to, gain, from_=from_), setting=setting)
-    return with_loader(findings(wait=0.3, workers=2, other_settings={setting: wanted}, **more), prefetch_factor=2)
+    return with_loader(findings(wait=0.3, workers=2, setting_forecasts=(wanted,), **more), prefetch_factor=2)
 
 
 def shm(free: int, failure: str = "") -> Findings:

@@ -12,15 +12,18 @@ from dlprof.model.report import Forecast
 from dlprof.whatif.forecast import (
     Change,
     Limit,
+    forecast_all,
     forecast_changes,
+    forecast_persistent,
     forecast_without,
     forecast_workers,
     knee,
     removal,
 )
-from dlprof.whatif.pipeline import Scenario
+from dlprof.whatif.pipeline import Scenario, Simulator
 
 GETITEM, COLLATE, STORAGE = Component.DATASET_GETITEM, Component.COLLATE_FN, Component.STORAGE_IO
+SLEEP, LOCK = Component.SLEEP, Component.LOCK_WAIT
 
 
 def blocking(workers: int = 1, **more: object) -> Pipeline:
@@ -43,7 +46,7 @@ def at(forecasts: list[Forecast], workers: int) -> Forecast:
 
 
 def test_workers_are_forecast_from_none_to_enough():
-    forecasts = forecast_workers(blocking())
+    forecasts = forecast_workers(Simulator(blocking()))
     assert [it.to for it in forecasts] == list(range(8))  # 40 / 9 rounded up, and two more
     assert {(it.setting, it.from_) for it in forecasts} == {("num_workers", 1)}
     assert [it.step_ms[1] for it in forecasts] == pytest.approx([49, 40, 20, 40 / 3, 10, 9, 9, 9])
@@ -51,37 +54,38 @@ def test_workers_are_forecast_from_none_to_enough():
 
 
 def test_what_was_measured_is_forecast_as_measured():
-    forecast = at(forecast_workers(blocking(step=44)), 1)
+    forecast = at(forecast_workers(Simulator(blocking(step=44))), 1)
     assert forecast.step_ms == pytest.approx((44, 44, 44))
     assert forecast.speedup == (1, 1, 1)
     assert forecast.confidence is Confidence.HIGH
 
 
 def test_the_spread_is_that_of_the_batches_and_of_the_model():
-    forecast = at(forecast_workers(blocking()), 2)  # all batches alike: only the model's 4 %
+    pipeline = blocking(parts={SLEEP: part(blocked=40)})
+    forecast = at(forecast_workers(Simulator(pipeline)), 2)  # all batches alike: only the model's 4 %
     assert forecast.step_ms == pytest.approx((20 * np.exp(-0.0513), 20, 20 * np.exp(0.0513)), rel=1e-3)
     assert forecast.speedup == pytest.approx((2 * np.exp(-0.0513), 2, 2 * np.exp(0.0513)), rel=1e-3)
 
 
 def test_workers_that_compute_are_not_forecast_far_beyond_the_cores():
-    assert [it.to for it in forecast_workers(computing())] == [0, 1, 2]
-    assert [it.to for it in forecast_workers(computing(cores=8))] == list(range(9))
-    assert [it.to for it in forecast_workers(computing(workers=6))] == list(range(7))
+    assert [it.to for it in forecast_workers(Simulator(computing()))] == [0, 1, 2]
+    assert [it.to for it in forecast_workers(Simulator(computing(cores=8)))] == list(range(9))
+    assert [it.to for it in forecast_workers(Simulator(computing(workers=6)))] == list(range(7))
 
 
 def test_at_most_as_many_workers_as_asked_for():
-    assert [it.to for it in forecast_workers(blocking(), max_workers=3)] == [0, 1, 2, 3]
+    assert [it.to for it in forecast_workers(Simulator(blocking()), max_workers=3)] == [0, 1, 2, 3]
 
 
 def test_queued_batches_must_fit_shared_memory():
-    forecasts = forecast_workers(blocking(batch_bytes=100, shm_free_bytes=950))  # 3 batches for each worker
+    forecasts = forecast_workers(Simulator(blocking(batch_bytes=100, shm_free_bytes=950)))  # 3 batches for each worker
     assert [it.to for it in forecasts] == [0, 1, 2, 3]
     assert at(forecasts, 3).limited_by == Limit.SHM
     assert at(forecasts, 2).limited_by != Limit.SHM
 
 
 def test_a_number_of_workers_in_force_fits_whatever_the_free_memory_says():
-    assert [it.to for it in forecast_workers(blocking(4, batch_bytes=100, shm_free_bytes=350))] == [0, 1, 4]
+    assert [it.to for it in forecast_workers(Simulator(blocking(4, batch_bytes=100, shm_free_bytes=350)))] == [0, 1, 4]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_a_number_of_workers_in_force_fits_whatever_the_free_memory_says():
     ],
 )
 def test_a_forecast_names_what_keeps_the_step_from_being_shorter(pipeline, workers, limit):
-    assert at(forecast_workers(pipeline), workers).limited_by == limit
+    assert at(forecast_workers(Simulator(pipeline)), workers).limited_by == limit
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,47 @@ def test_a_forecast_names_what_keeps_the_step_from_being_shorter(pipeline, worke
     ],
 )
 def test_confidence(pipeline, workers, confidence):
-    assert at(forecast_workers(pipeline, max_workers=5), workers).confidence is confidence
+    assert at(forecast_workers(Simulator(pipeline), max_workers=5), workers).confidence is confidence
+
+
+def test_no_gain_is_promised_that_a_saturated_source_cannot_give():
+    """Twice the workers may only wait twice as long; the middle is what they gain where they need not."""
+    forecasts = forecast_workers(Simulator(blocking(2)))
+    for workers, speedup in ((4, 2), (6, 20 / 9)):
+        forecast = at(forecasts, workers)
+        assert (forecast.speedup[0], forecast.step_ms[2]) == pytest.approx((1, 20))
+        assert forecast.speedup[1] == pytest.approx(speedup, rel=0.01)
+        assert forecast.confidence is not Confidence.HIGH
+
+
+def test_without_workers_one_of_them_still_overlaps_with_the_step():
+    forecasts = forecast_workers(Simulator(blocking(0)))
+    assert at(forecasts, 4).speedup[0] == pytest.approx(49 / 40, rel=0.01)
+    assert at(forecasts, 1).speedup[0] > 1.1
+
+
+def test_a_timer_serves_any_number_of_workers():
+    forecast = at(forecast_workers(Simulator(blocking(2, parts={SLEEP: part(blocked=40)}))), 4)
+    assert forecast.speedup[0] > 1.8
+    assert forecast.limited_by is None
+
+
+def test_workers_that_take_turns_gain_less_from_more_of_them():
+    pipeline = measured(3, parts={SLEEP: part(blocked=60), LOCK: part(blocked=30)}, main=5, step=30, cores=8)
+    forecast = at(forecast_workers(Simulator(pipeline)), 4)
+    assert forecast.step_ms[1] == pytest.approx((60 + 45) / 4, rel=0.01)
+    assert forecast.confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize("main_cpu", [0, 9])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_on_one_core_no_more_workers_gain_for_work_that_computes(main_cpu, workers):
+    step = {0: 49, 1: 49 if main_cpu else 40, 2: 49 if main_cpu else 40}[workers]
+    forecasts = forecast_workers(Simulator(computing(workers, cores=1, main_cpu=main_cpu, step=step)), max_workers=4)
+    least = forecasts[1].step_ms[1]
+    assert all(it.step_ms[1] >= least * 0.99 for it in forecasts[2:])
+    # A first worker computes while the main process waits for the device, where it does.
+    assert least == pytest.approx(49 if main_cpu else 40, rel=0.02)
 
 
 # knee
@@ -152,7 +196,7 @@ def test_the_knee_is_where_no_larger_number_gains_three_percent(step_ms, workers
 
 def test_without_workers_a_component_saves_its_share_of_the_step():
     parts = {GETITEM: part(cpu=10), COLLATE: part(cpu=20), STORAGE: part(blocked=30)}
-    saved = removal(measured(parts=parts, main=40), {})
+    saved = removal(Simulator(measured(parts=parts, main=40)), {})
     shares = {component: it.mid for component, it in saved.components.items()}
     assert shares == pytest.approx({GETITEM: 0.1, COLLATE: 0.2, STORAGE: 0.3})
     assert {it: saved.bottlenecks[it].mid for it in saved.bottlenecks} == pytest.approx(
@@ -164,31 +208,31 @@ def test_without_workers_a_component_saves_its_share_of_the_step():
 
 def test_with_workers_only_what_is_not_overlapped_is_saved():
     parts = {COLLATE: part(blocked=24), STORAGE: part(blocked=16)}
-    saved = removal(measured(2, parts=parts, main=15, step=20), {})
+    saved = removal(Simulator(measured(2, parts=parts, main=15, step=20)), {})
     assert saved.components[COLLATE].mid == pytest.approx(0.25)
     assert saved.components[STORAGE].mid == pytest.approx(0.25)
     assert saved.all_input.mid == pytest.approx(0.25)
 
 
 def test_nothing_is_saved_where_the_device_bounds_the_step():
-    saved = removal(measured(2, parts={STORAGE: part(blocked=16)}, main=15, step=15), {})
+    saved = removal(Simulator(measured(2, parts={STORAGE: part(blocked=16)}, main=15, step=15)), {})
     assert saved.components[STORAGE].mid == pytest.approx(0)
     assert saved.all_input.mid == pytest.approx(0)
 
 
 def test_hand_over_is_removed_where_it_is_known():
     pipeline = measured(1, parts={GETITEM: part(cpu=10)}, main=5, handover=20, receive=2, step=30)
-    saved = removal(pipeline, {})
+    saved = removal(Simulator(pipeline), {})
     assert saved.components[Component.PICKLE].mid == pytest.approx(2 / 3)
     assert saved.bottlenecks[Bottleneck.LOADER_OVERHEAD].mid == pytest.approx(2 / 3)
-    unknown = removal(replace(pipeline, handover_known=False), {})
+    unknown = removal(Simulator(replace(pipeline, handover_known=False)), {})
     assert set(unknown.components) == {GETITEM}
-    assert Component.PICKLE not in removal(replace(pipeline, workers=0), {}).components
+    assert Component.PICKLE not in removal(Simulator(replace(pipeline, workers=0)), {}).components
 
 
 def test_the_interval_covers_what_resampled_batches_give():
     slow = np.array([10.0] * 36 + [110.0] * 4)  # 20 ms on average
-    saved = removal(measured(parts={STORAGE: part(blocked=slow)}, main=20), {}).components[STORAGE]
+    saved = removal(Simulator(measured(parts={STORAGE: part(blocked=slow)}, main=20)), {}).components[STORAGE]
     assert saved.low < 0.45 < saved.mid < 0.55 < saved.high
 
 
@@ -210,7 +254,7 @@ def test_every_component_of_the_input_pipeline_belongs_to_a_bottleneck():
 
 def test_a_component_can_be_thought_away():
     parts = {COLLATE: part(cpu=20), GETITEM: part(cpu=10)}
-    forecast = forecast_without(measured(parts=parts, main=10), COLLATE)
+    forecast = forecast_without(Simulator(measured(parts=parts, main=10)), COLLATE)
     assert (forecast.setting, forecast.from_, forecast.to) == ("collate_fn removed", pytest.approx(20), 0.0)
     assert forecast.step_ms == pytest.approx((20, 20, 20))
     assert forecast.speedup == pytest.approx((2, 2, 2))
@@ -218,8 +262,8 @@ def test_a_component_can_be_thought_away():
 
 def test_thinking_the_hand_over_away_starts_from_its_cost():
     pipeline = measured(1, parts={GETITEM: part(cpu=10)}, main=5, handover=20, receive=2, step=30)
-    assert forecast_without(pipeline, Component.PICKLE).from_ == pytest.approx(20)
-    assert forecast_without(pipeline, Component.UNPICKLE).from_ == pytest.approx(2)
+    assert forecast_without(Simulator(pipeline), Component.PICKLE).from_ == pytest.approx(20)
+    assert forecast_without(Simulator(pipeline), Component.UNPICKLE).from_ == pytest.approx(2)
 
 
 def test_any_setting_can_be_forecast():
@@ -229,24 +273,82 @@ def test_any_setting_can_be_forecast():
         Change("prefetch_factor", 1, 8, Scenario(2, 8)),
         Change("in_order", True, False, Scenario(2, 1, in_order=False)),
     ]
-    forecasts = forecast_changes(pipeline, changes)
+    forecasts = forecast_changes(Simulator(pipeline), changes)
     assert [(it.setting, it.to) for it in forecasts] == [("prefetch_factor", 8), ("in_order", False)]
     assert all(it.speedup[1] > 1.1 for it in forecasts)
 
 
 def test_times_are_reported_in_milliseconds():
     assert MS == 1e6
-    assert at(forecast_workers(blocking()), 1).step_ms[1] == pytest.approx(40)
+    assert at(forecast_workers(Simulator(blocking())), 1).step_ms[1] == pytest.approx(40)
 
 
 def test_work_of_the_loop_that_only_hides_a_worker_saves_little():
     """Without it the loop would wait for the worker instead."""
     pipeline = measured(1, parts={STORAGE: part(blocked=36)}, main=38, step=38)
-    saved = removal(pipeline, {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
+    saved = removal(Simulator(pipeline), {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
     assert saved.mid == pytest.approx(2 / 38, abs=0.02)
 
 
 def test_work_of_the_loop_saves_its_share_where_batches_are_ready():
     pipeline = measured(1, parts={STORAGE: part(blocked=5)}, main=40, step=40)
-    saved = removal(pipeline, {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
+    saved = removal(Simulator(pipeline), {Bottleneck.HOST_OVERHEAD: 0.5}).outside[Bottleneck.HOST_OVERHEAD]
     assert saved.mid == pytest.approx(0.5, abs=0.02)
+
+
+# forecast_all and forecast_persistent
+
+TORCHS = {"num_workers": 2, "prefetch_factor": 2, "in_order": True}
+
+
+def test_all_changes_are_forecast_together():
+    forecasts = forecast_all(Simulator(blocking(2)), [STORAGE], TORCHS)
+    assert [it.to for it in forecasts.workers] == list(range(8))
+    assert [(it.setting, it.from_, it.to) for it in forecasts.settings] == [
+        ("prefetch_factor", 2, 1),
+        ("prefetch_factor", 2, 4),
+        ("prefetch_factor", 2, 8),
+        ("in_order", True, False),
+    ]
+    assert forecasts.without[STORAGE].step_ms[1] == pytest.approx(9)
+    ceiling = forecasts.input_removed
+    assert (ceiling.setting, ceiling.from_, ceiling.to) == ("input removed", pytest.approx(11), 0.0)
+    assert ceiling.step_ms[1] == pytest.approx(9)
+
+
+def test_together_they_are_what_they_are_alone():
+    pipeline = blocking(2)
+    assert forecast_all(Simulator(pipeline), [STORAGE], TORCHS).workers == forecast_workers(Simulator(pipeline))
+
+
+def test_prefetched_batches_must_fit_shared_memory():
+    forecasts = forecast_all(Simulator(blocking(2, batch_bytes=100, shm_free_bytes=1000)), [], TORCHS)
+    assert [it.to for it in forecasts.settings if it.setting == "prefetch_factor"] == [1, 4]
+
+
+def test_without_workers_nothing_is_prefetched_or_reordered():
+    assert forecast_all(Simulator(blocking(0)), [], TORCHS).settings == []
+
+
+def test_a_loader_without_settings_has_none_to_change():
+    forecasts = forecast_all(Simulator(blocking(2)), [STORAGE], {})
+    assert (forecasts.workers, forecasts.settings) == ([], [])
+    assert forecasts.without
+
+
+def test_doubt_lowers_the_confidence_of_all():
+    doubted = forecast_all(Simulator(blocking(2)), [STORAGE], TORCHS).doubted()
+    rows = [*doubted.workers, *doubted.settings, *doubted.without.values(), doubted.input_removed]
+    assert {it.confidence for it in rows} == {Confidence.LOW}
+
+
+def test_restarts_are_shared_out_over_an_epoch():
+    forecast = forecast_persistent(np.full(40, 20 * MS), np.array([10 * MS, 10 * MS]))
+    assert (forecast.setting, forecast.from_, forecast.to) == ("persistent_workers", False, True)
+    assert forecast.step_ms == pytest.approx((20, 20, 20))
+    assert forecast.speedup == pytest.approx((1.5, 1.5, 1.5))
+    assert forecast.confidence is Confidence.MEDIUM
+
+
+def test_workers_that_started_once_are_not_kept_alive():
+    assert forecast_persistent(np.full(40, 20 * MS), np.zeros(0)) is None

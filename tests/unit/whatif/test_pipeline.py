@@ -10,7 +10,7 @@ from known_pipelines import MS, measured, part
 
 from dlprof.model.kinds import Component
 from dlprof.model.pipeline import Pipeline
-from dlprof.whatif.pipeline import Scenario, in_force, simulate, simulate_calibrated
+from dlprof.whatif.pipeline import Scenario, Simulator, in_force, simulate
 
 GETITEM, COLLATE, DECODE = Component.DATASET_GETITEM, Component.COLLATE_FN, Component.DECODE
 
@@ -30,7 +30,7 @@ def test_without_workers_the_step_is_fetch_plus_main():
 def test_without_workers_the_measured_wait_is_reproduced_though_helper_threads_did_part_of_the_work():
     pipeline = measured(parts={GETITEM: part(cpu=30, blocked=2)}, main=5, step=17)
     assert step_ms(pipeline, Scenario(0)) == pytest.approx([17])
-    simulated = simulate_calibrated(pipeline, [Scenario(0)])
+    simulated = Simulator(pipeline).run([Scenario(0)])
     assert simulated.error_ratio == pytest.approx(0)
     assert simulated.ratio == pytest.approx(np.ones((1, 100)))
 
@@ -143,7 +143,7 @@ def test_waiting_for_a_core_is_taken_out_of_a_main_part_that_was_measured_in_com
 
 def test_forecasts_are_relative_to_the_measured_step():
     pipeline = measured(1, parts={GETITEM: part(blocked=40)}, main=9, step=44)
-    simulated = simulate_calibrated(pipeline, [Scenario(2)], replicas=5)
+    simulated = Simulator(pipeline, replicas=5).run([Scenario(2)])
     assert simulated.error_ratio == pytest.approx(40 / 44 - 1)
     assert simulated.step_ns == pytest.approx(np.full((1, 5), 22 * MS))
 
@@ -157,6 +157,16 @@ def test_nothing_measured_is_an_error():
 def test_times_that_are_no_times_are_an_error():
     with pytest.raises(ValueError, match="fetch_cpu_ns: a cost is negative or not finite"):
         simulate(measured(1, parts={GETITEM: part(cpu=np.nan)}, main=1, step=2), [Scenario(1)])
+
+
+def test_a_scenario_is_simulated_once_and_the_same_beside_others():
+    rng = np.random.default_rng(1)
+    pipeline = measured(2, parts={GETITEM: part(cpu=rng.gamma(4, 5, 40))}, main=9, step=20, cores=2)
+    simulator = Simulator(pipeline, replicas=5)
+    together = simulator.run([Scenario(1), Scenario(3), Scenario(1)])
+    assert np.array_equal(together.ratio[0], together.ratio[2])
+    assert np.array_equal(simulator.run([Scenario(3)]).ratio[0], together.ratio[1])
+    assert np.array_equal(Simulator(pipeline, replicas=5).run([Scenario(3)]).ratio[0], together.ratio[1])
 
 
 # For any pipeline.
@@ -196,7 +206,7 @@ examples = settings(max_examples=10, deadline=None)
 @given(pipelines())
 def test_removing_nothing_changes_nothing(pipeline):
     now = in_force(pipeline)
-    simulated = simulate_calibrated(pipeline, [now, now.without([])], replicas=3)
+    simulated = Simulator(pipeline, replicas=3).run([now, now.without([])])
     assert np.array_equal(simulated.ratio, np.ones((2, 3)))
 
 
@@ -214,7 +224,7 @@ def test_cores_do_no_more_work_than_they_can(get, collate, blocked, hand, receiv
     pipeline = measured(parts=parts, main=main, main_cpu=main_cpu, handover=hand, receive=receive, cores=cores)
     work = get + collate + hand + receive + min(main_cpu, main * cores)
     # The fetches under way when the measured steps begin and end need not be equally far.
-    slack = (get + collate + hand) * count / 120
+    slack = (get + collate + hand) * count / 80
     (step,) = step_ms(pipeline, Scenario(count))
     assert step * cores >= work - slack - 1e-6
 
@@ -246,5 +256,5 @@ def test_giving_up_the_order_is_hardly_ever_slower(pipeline, count):
 def test_the_main_threads_wait_for_a_core_goes_with_the_work_that_took_it() -> None:
     # A quota of one core: the step sleeps for 24 ms, computes for 4, and is kept off the core for 14 more.
     throttled = measured(2, parts={GETITEM: part(cpu=38)}, main=42.0, main_cpu=4.0, no_core=14.0, step=42.0, cores=1.0)
-    simulated = simulate_calibrated(throttled, [in_force(throttled).without([GETITEM])])
+    simulated = Simulator(throttled).run([in_force(throttled).without([GETITEM])])
     assert simulated.step_ns.mean() / MS == pytest.approx(28.0, rel=0.02)
