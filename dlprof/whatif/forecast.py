@@ -18,7 +18,7 @@ from dlprof.model.kinds import Bottleneck, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
 from dlprof.model.report import Forecast
 from dlprof.whatif.engine import Floats
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, MAY_SATURATE, Scenario, Simulator, in_force
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
 
 _ENOUGH_GAIN = 0.03
 """A further gain below this share of the step is not worth a worker."""
@@ -35,6 +35,9 @@ _SEVERAL_THREADS = 1.2
 _LARGE_ERROR = 0.15
 _TAKING_TURNS = 0.2
 """Share of the making of a batch that is spent waiting for a lock, from which workers keep one another waiting."""
+_KNOWN_TO_SCALE = frozenset({Component.SLEEP, Component.LOCK_WAIT, Component.SAMPLER, Component.PIN_MEMORY})
+"""What else batches block on may serve only so many at once: a disk, a server. A timer serves any number, of a lock it
+is known that it serves one, and the last two are not in the workers."""
 _PREFETCH_FACTORS = (1, 2, 4, 8)
 _SEVERAL_RESTARTS = 3
 
@@ -152,13 +155,14 @@ def forecast_changes(simulator: Simulator, changes: Sequence[Change]) -> list[Fo
 
     Returns:
         One forecast per change, in their order; steps and speedups at the 10th, 50th and 90th percentile. Where more
-        batches would block at once than were seen to, the slow end is what a saturated source gives.
+        batches would block at once than were seen to, the slow end is that of a source which serves one at a time.
     """
     pipeline = simulator.pipeline
     free = replace(in_force(pipeline), without_input=True)
     scenarios = [change.scenario for change in changes]
-    saturated = [_saturated(pipeline, it) for it in scenarios]
-    simulated = simulator.run([free, *scenarios, *saturated])
+    tested = [_as_tested(pipeline, it) for it in scenarios]
+    simulated = simulator.run([free, *scenarios, *tested])
+    use = _most_use_of_source(pipeline)
     floor = float(np.median(simulated.ratio[0]))
     count = len(changes)
     forecasts = []
@@ -167,11 +171,10 @@ def forecast_changes(simulator: Simulator, changes: Sequence[Change]) -> list[Fo
         middle = float(np.median(ratio))
         error = _model_error(pipeline, change.scenario)
         step_ms, speedup = _quantiles(step / 1e6, error), _quantiles(1 / ratio, error)
-        if saturated[row - 1] != change.scenario:
-            slow_ms = float(np.quantile(simulated.step_ns[row + count], 0.9)) / 1e6
-            least = float(np.quantile(1 / simulated.ratio[row + count], 0.1))
-            step_ms = (*step_ms[:2], max(step_ms[2], slow_ms))
-            speedup = (min(speedup[0], least), *speedup[1:])
+        if tested[row - 1] != change.scenario:
+            slow = simulated.ratio[row + count] * use
+            step_ms = (*step_ms[:2], max(step_ms[2], float(np.quantile(slow * simulated.baseline_ns, 0.9)) / 1e6))
+            speedup = (min(speedup[0], float(np.quantile(1 / slow, 0.1))), *speedup[1:])
         uncalibrated_ns = middle * float(pipeline.step_ns.mean()) * (1 + simulated.error_ratio)
         forecasts.append(
             Forecast(
@@ -360,17 +363,27 @@ def fits_shm(pipeline: Pipeline, workers: int, prefetch: int) -> bool:
     return pipeline.batch_bytes * workers * (prefetch + 1) <= pipeline.shm_free_bytes
 
 
-def _saturated(pipeline: Pipeline, scenario: Scenario) -> Scenario:
-    """The same, if what batches block on serves no more of them at once than were seen to block."""
-    beyond = scenario.workers / max(pipeline.workers, 1)
-    if scenario.without_input or beyond <= 1 or not _may_saturate_ns(pipeline):
+def _as_tested(pipeline: Pipeline, scenario: Scenario) -> Scenario:
+    """The same, but with no more workers than have been seen to block at once on what may not serve more."""
+    tested = max(pipeline.workers, 1)
+    if scenario.without_input or scenario.workers <= tested or not _may_saturate_ns(pipeline):
         return scenario
-    return replace(scenario, congestion=beyond)
+    return replace(scenario, workers=tested)
+
+
+def _most_use_of_source(pipeline: Pipeline) -> float:
+    """The largest part of the time for which what batches block on can have been in use: if it serves one at a time.
+
+    From several workers' blocked time it cannot be told from one that they share without harm.
+    """
+    blocked = _may_saturate_ns(pipeline) / max(sum(_cpu_and_blocked_ns(pipeline)), 1.0)
+    return max(min(1.0, max(pipeline.workers, 1) * blocked), 1e-9)
 
 
 def _may_saturate_ns(pipeline: Pipeline) -> float:
     """Mean time of making one batch that is blocked on what others may be using."""
-    return sum(float(part.blocked_ns.mean()) for component, part in pipeline.parts.items() if component in MAY_SATURATE)
+    parts = pipeline.parts.items()
+    return sum(float(part.blocked_ns.mean()) for component, part in parts if component not in _KNOWN_TO_SCALE)
 
 
 def _blocks_untested(pipeline: Pipeline, workers: int) -> bool:

@@ -18,8 +18,7 @@ blocked time, since PyTorch gives workers one thread. From a run with workers th
 the main process's waiting for a core; what the simulated competition at the settings in force explains of it
 is taken out before other settings are simulated.
 
-Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's; `Scenario.congestion` is what
-one does at worst), the wait of a descriptor
+Not modelled: drift, a limit on the concurrency of what blocks (a disk's or server's), the wait of a descriptor
 exchange for the GIL of a worker that computes (long, but the worker is not idle meanwhile: *measured* up to
 33 ms a batch with next to no effect on the step), memory bandwidth, a busy sibling hyperthread, epoch borders,
 and that one thread pins memory for all workers.
@@ -55,9 +54,6 @@ _IN_MAIN = frozenset({Component.SAMPLER})
 """Done in the main process also where there are workers: it makes the indices when it requests a batch."""
 _IN_MAIN_THREADS = frozenset({Component.PIN_MEMORY})
 """Done by a thread of the main process where there are workers, between hand-over and the request."""
-MAY_SATURATE = frozenset(Component) - {Component.SLEEP, Component.LOCK_WAIT} - _IN_MAIN - _IN_MAIN_THREADS
-"""What blocks these may serve only so many at once: a disk, a server. A timer serves any number; of a lock it is known
-that it serves one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,6 @@ class Scenario:
         without_input: The training loop gets its batches at no cost; the attributes before this one have no meaning
             then.
         main: Factor on the step outside the request for a batch.
-        congestion: Factor on the blocked time of what may saturate.
     """
 
     workers: int
@@ -82,7 +77,6 @@ class Scenario:
     scale: Mapping[Component, float] = field(default_factory=dict)
     without_input: bool = False
     main: float = 1.0
-    congestion: float = 1.0
 
     def without(self, components: Collection[Component]) -> Scenario:
         """The same settings with these components taking no time."""
@@ -167,12 +161,12 @@ class Simulator:
             self._steps.update(zip(unknown, steps, strict=True))
 
 
-_Key = tuple[int, int, bool, frozenset[tuple[Component, float]], bool, float, float]
+_Key = tuple[int, int, bool, frozenset[tuple[Component, float]], bool, float]
 
 
 def _key(it: Scenario) -> _Key:
     scale = frozenset((component, factor) for component, factor in it.scale.items() if factor != 1)
-    return it.workers, it.prefetch_factor, it.in_order, scale, it.without_input, it.main, it.congestion
+    return it.workers, it.prefetch_factor, it.in_order, scale, it.without_input, it.main
 
 
 def simulate(pipeline: Pipeline, scenarios: Sequence[Scenario], *, replicas: int = REPLICAS, seed: int = 0) -> Floats:
@@ -331,8 +325,9 @@ def _blocking(made: Mapping[Component, Part], measured_workers: int, scenario: S
     Workers that wait for a lock wait for one another: each for all the others.
     """
     turns = (scenario.workers - 1) / (measured_workers - 1) if measured_workers > 1 else 1.0
-    factors = dict.fromkeys(MAY_SATURATE, scenario.congestion) | {Component.LOCK_WAIT: turns}
-    return {it: replace(part, blocked_ns=part.blocked_ns * factors.get(it, 1.0)) for it, part in made.items()}
+    lock = made.get(Component.LOCK_WAIT)
+    slower = {} if lock is None else {Component.LOCK_WAIT: replace(lock, blocked_ns=lock.blocked_ns * turns)}
+    return {**made, **slower}
 
 
 def _less(cost: Nanoseconds, kept: Nanoseconds, removed: Nanoseconds) -> Nanoseconds:

@@ -143,6 +143,14 @@ def test_without_workers_one_of_them_still_overlaps_with_the_step():
     assert at(forecasts, 1).speedup[0] > 1.1
 
 
+def test_a_source_that_was_idle_most_of_the_time_can_serve_more():
+    """A third of a batch is blocked: were it on what serves one at a time, three workers could use it."""
+    pipeline = measured(1, parts={STORAGE: part(blocked=10), GETITEM: part(cpu=20)}, main=1, step=30, cores=8)
+    forecasts = forecast_workers(Simulator(pipeline), max_workers=6)
+    assert at(forecasts, 2).speedup[0] == pytest.approx(2 * np.exp(-0.085), rel=0.01)
+    assert at(forecasts, 6).speedup[0] == pytest.approx(3, rel=0.01)
+
+
 def test_a_timer_serves_any_number_of_workers():
     forecast = at(forecast_workers(Simulator(blocking(2, parts={SLEEP: part(blocked=40)}))), 4)
     assert forecast.speedup[0] > 1.8
