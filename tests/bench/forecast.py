@@ -1,6 +1,6 @@
 """How right forecasts are: each from one profiled run, against a real run with ``dlprof run --set``.
 
-    python tests/bench/forecast.py [NAME...] [--runs DIR] [--repeat N]
+    python tests/bench/forecast.py [NAME...] [--runs DIR [--again]] [--repeat N]
 
 Every workload runs with each of its settings, the settings in turn, ``--repeat`` times. The runs without workers and
 with two are also what the other settings are forecast from. With ``--runs`` they are kept in a folder, and those that
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -202,13 +203,20 @@ def folder_of(runs: Path, workload: Workload, setting: Setting, turn: int) -> Pa
     return runs / workload.name / f"{setting.name}.{turn}"
 
 
-def measure_all(workloads: list[Workload], runs: Path, repeat: int) -> None:
-    """Make the runs that are missing, all settings of a workload in turn."""
+def others_during(path: Path) -> float:
+    """Cores that other programs kept busy during a run; 0 where it is not known."""
+    return float((path / OTHERS).read_text()) if (path / OTHERS).exists() else 0.0
+
+
+def measure_all(workloads: list[Workload], runs: Path, repeat: int, *, again: bool) -> None:
+    """Make the runs that are missing, all settings of a workload in turn; ``again``: also those that were disturbed."""
     for workload in workloads:
         begun, made = time.monotonic(), 0
         for turn in range(repeat):
             for setting in (*BASELINES, *workload.others):
                 out = folder_of(runs, workload, setting, turn)
+                if again and others_during(out) > QUIET:
+                    shutil.rmtree(out)
                 if not out.exists():
                     measure(workload, setting, out)
                     made += 1
@@ -252,8 +260,7 @@ def runs_of(workload: Workload, setting: Setting, runs: Path) -> list[Measured]:
     for path in runs.glob(f"{workload.name}/{setting.name}.*"):
         pipeline = pipeline_of(path, setting)
         if pipeline is not None:
-            others = float((path / OTHERS).read_text()) if (path / OTHERS).exists() else 0.0
-            found.append(Measured(float(pipeline.step_ns.mean()) / 1e6, others, pipeline))
+            found.append(Measured(float(pipeline.step_ns.mean()) / 1e6, others_during(path), pipeline))
     found.sort(key=lambda each: each.step_ms)
     return [each for each in found if each.others <= QUIET] or found
 
@@ -323,7 +330,8 @@ def print_summary(every: list[Row]) -> bool:
         good = good and direction >= 0.9 and low == 1
     if saturated:
         more = [row for row in saturated if row.setting.workers > max(row.base.workers, 1)]
-        promised = [row for row in more if row.forecast.speedup[0] > max(1.0, row.base_ms / row.measured_ms)]
+        gained = {id(row): max(1.0, row.base_ms / row.measured_ms) for row in more}
+        promised = [row for row in more if row.forecast.speedup[0] > gained[id(row)] * SAME]
         print(
             f"one saturated source: {len(more)} forecasts of more workers, {len(promised)} promise a gain that is not"
         )
@@ -338,13 +346,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of workloads' names; all without")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs there, and use those that are there")
     parser.add_argument("--repeat", type=int, default=2, metavar="N", help="runs of each setting (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="make those of them again that other programs disturbed")
     options = parser.parse_args()
     chosen = [each for each in WORKLOADS if not options.names or any(part in each.name for part in options.names)]
     if not chosen:
         parser.error("no workload has such a name")
     with tempfile.TemporaryDirectory(prefix="forecast-") as folder:
         runs = options.runs or Path(folder)
-        measure_all(chosen, runs, options.repeat)
+        measure_all(chosen, runs, options.repeat, again=options.again)
         head = f"{'workload':23} {'from → to':18} {'base':>7} {'forecast (p10-p90)':>25} {'run, ms':>7} {'error':>7}"
         print(head)
         rows = []
