@@ -456,7 +456,10 @@ def _confidence(pipeline: Pipeline, scenario: Scenario, ratio: float, error_rati
         return Confidence.MEDIUM
     if _takes_turns_with_main(pipeline, scenario):
         return Confidence.MEDIUM
-    return Confidence.MEDIUM if _blocks_untested(pipeline, scenario.workers) else Confidence.HIGH
+    # A timer serves any number, but what it stands for may not.
+    cpu, blocked = _cpu_and_blocked_ns(pipeline)
+    untested = scenario.workers > max(pipeline.workers, 1) and blocked > cpu
+    return Confidence.MEDIUM if untested else Confidence.HIGH
 
 
 def _model_error(pipeline: Pipeline, scenario: Scenario) -> float:

@@ -112,7 +112,7 @@ WORKLOADS = (
     _own("digest-uneven", "cpu", (Setting(1), Setting(2, 8), Setting(4))),
     _own("digest-computing-step", "cpu", _COMPUTES),
     _own("python-loop", "cpu", (Setting(1), Setting(4))),
-    _own("half-waiting", "cpu", (Setting(1), Setting(4))),
+    _own("half-waiting", "blocked", (Setting(1), Setting(4))),
     _own("pictures", "cpu", (Setting(1), Setting(4))),
     Workload("jpeg", ("workloads/decode_per_sample/slow.py",), "cpu", (Setting(1), Setting(3))),
     Workload("tokenizer", ("workloads/python_tokenizer/slow.py",), "cpu", (Setting(1), Setting(3))),

@@ -117,7 +117,7 @@ DATASETS = {
     "digest-uneven": lambda: Computing(28, spread=True),
     "digest-computing-step": lambda: Computing(28),
     "python-loop": lambda: Computing(70, python=True),
-    "half-waiting": lambda: Computing(14, wait=0.002),
+    "half-waiting": lambda: Computing(28, wait=0.003),
     "pictures": Pictures,
 }
 STEP_S = {"pictures": 0.015}

@@ -155,6 +155,7 @@ def test_a_timer_serves_any_number_of_workers():
     forecast = at(forecast_workers(Simulator(blocking(2, parts={SLEEP: part(blocked=40)}))), 4)
     assert forecast.speedup[0] > 1.8
     assert forecast.limited_by is None
+    assert forecast.confidence is Confidence.MEDIUM
 
 
 def test_workers_that_take_turns_gain_less_from_more_of_them():
