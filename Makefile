@@ -49,15 +49,13 @@ gpu-kit:
 	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: --no-deps \
 	  build/gpu-wheel/dlprof-*.whl
 
-# A torch that is there already is used: it may be a GPU build that took long to get.
+# A torch that is there already is used: it may be a GPU build that took long to get. That of an activated virtual
+# environment is not to be had this way.
 $(READY): pyproject.toml
-	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
-	  $(PYTHON) -m venv --system-site-packages $(VENV); \
-	else \
-	  $(PYTHON) -m venv $(VENV) && \
-	  { $(BIN)/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || \
-	    $(BIN)/python -m pip install -q 'torch==$(TORCH)'; }; \
-	fi
+	@$(PYTHON) -m venv $$($(PYTHON) -c 'import torch' 2>/dev/null && echo --system-site-packages) $(VENV)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || \
+	  $(BIN)/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || \
+	  $(BIN)/python -m pip install -q 'torch==$(TORCH)'
 	$(BIN)/python -m pip install -q -e '.[examples,dev]'
 	@$(BIN)/python -c 'import weasyprint' >/dev/null 2>&1 || $(MAKE) --no-print-directory pango
 	@touch $(READY)
