@@ -161,3 +161,12 @@ def test_demo_says_what_went_wrong(tmp_path: Path, reports: list, message: str):
     assert result.returncode == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_long_texts_are_trained_on_one_at_a_time():
+    pytest.importorskip("tokenizers")
+    command = [sys.executable, str(EXAMPLES / "finetune_text.py"), "--texts", "16", "--characters", "500"]
+    command += ["--micro-batches", "2", "--steps", "6", "--device-ms", "0", "--workers", "1"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "optimizer steps/s, loss" in result.stdout

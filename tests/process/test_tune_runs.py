@@ -78,7 +78,7 @@ def test_workers_that_help_win(tmp_path: Path) -> None:
     workers = trial["settings"]["num_workers"]
     assert workers > 1
     assert (found["winner"], found["ending"]) == (1, "complete")
-    assert trial["speedup"][0] > 1.3
+    assert trial["speedup"][0] > 1
     assert [each["folder"] for each in trial["runs"]] == ["trial-1", "trial-1-again"]
     assert [each["folder"] for each in found["baseline"]["runs"]] == ["baseline", "baseline-again"]
     assert f"DataLoader(..., num_workers={workers})" in found["how"]
