@@ -21,6 +21,7 @@ from dlprof.advice.common import (
 )
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Component, Confidence
+from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import Evidence, HotLine
 
 
@@ -99,6 +100,9 @@ def _lower_num_workers(findings: Findings) -> Answer:
 
 def _stop_tuning_input(findings: Findings) -> Answer:
     if findings.loader is None or findings.mean is None or wait_share(findings) >= FINE_WAIT:
+        return None
+    if findings.judgement.bottleneck in BOTTLENECK_OF.values():
+        # Data work that takes the cores from the step is not waited for.
         return None
     evidence = wait_evidence(findings)
     saved = findings.judgement.all_input_saved

@@ -198,9 +198,9 @@ def _queued(scenario: Scenario) -> bool:
 
 
 def _simulate(
-    pipeline: Pipeline, scenarios: Sequence[Scenario], draws: Ints, *, late_ns: float = 0.0
+    pipeline: Pipeline, scenarios: Sequence[Scenario], draws: Ints, *, late_ns: Nanoseconds | None = None
 ) -> tuple[Floats, Floats]:
-    """The step and its main part; shape ``(scenarios, replicas)`` both. ``late_ns``: blocked per batch received."""
+    """The step and its main part, shape ``(scenarios, replicas)``; ``late_ns``: blocked in receiving each batch."""
     main = pipeline.main_wall_ns[draws].mean(axis=1) * np.array([[it.main] for it in scenarios])
     step = main.copy()
     queued = [row for row, it in enumerate(scenarios) if _queued(it)]
@@ -232,12 +232,13 @@ class _Fit:
     Attributes:
         alone: The pipeline, its main part as it would be without competition for the cores.
         error_ratio: Simulated over measured mean step, minus 1.
-        late_ns: Blocked time per received batch that explains the difference; 0 where it need not be there.
+        late_ns: Blocked time in receiving each batch that explains the difference, zeros where it need not be there;
+            shape ``(batches,)``.
     """
 
     alone: Pipeline
     error_ratio: float
-    late_ns: float
+    late_ns: Nanoseconds
 
 
 def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
@@ -260,7 +261,11 @@ def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
     step_ns = float(pipeline.step_ns[few].mean())
     main_bound = main + float(pipeline.receive_cpu_ns.mean()) > _MAIN_BOUND * step
     late_ns = max(step_ns - step, 0.0) if pipeline.workers and main_bound else 0.0
-    return _Fit(alone, step / step_ns - 1, late_ns)
+    # Where the main thread bounds the step, the request takes no longer than receiving does.
+    waited_ns = np.maximum(pipeline.wait_ns - pipeline.receive_cpu_ns, 0.0)
+    mean_ns = float(waited_ns.mean())
+    late = waited_ns * (late_ns / mean_ns) if mean_ns > 0 else np.full(waited_ns.size, late_ns)
+    return _Fit(alone, step / step_ns - 1, late)
 
 
 def _inline_ns(pipeline: Pipeline, scenario: Scenario) -> Nanoseconds:
@@ -288,7 +293,7 @@ def _total(
     return cpu, blocked
 
 
-def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> Jobs:
+def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: Nanoseconds | None) -> Jobs:
     """What each batch costs with workers, in each scenario.
 
     With a phase's CPU time goes the same share of the hand-over on both sides: measured on CPU-bound loaders,
@@ -297,20 +302,22 @@ def _jobs(pipeline: Pipeline, scenarios: Sequence[Scenario], late_ns: float) -> 
     """
     made, main, threads = _by_place(pipeline.parts)
     batches = pipeline.step_ns.size
+    late_ns = np.zeros(batches) if late_ns is None else late_ns
     columns: list[list[Nanoseconds]] = []
     for scenario in scenarios:
         scale = scenario.scale
-        all_cpu, _ = _total(made)
-        cpu, _ = _total(made, scale)
+        all_cpu, all_blocked = _total(made)
+        cpu, still_blocked = _total(made, scale)
         _, blocked = _total(_blocking(made, pipeline.workers, scenario), scale)
-        kept = np.divide(cpu, all_cpu, out=np.ones_like(all_cpu), where=all_cpu > 0)
-        removed = all_cpu - cpu
+        kept, removed = _kept(cpu, all_cpu), all_cpu - cpu
+        kept_busy = _kept(cpu + still_blocked, all_cpu + all_blocked)
+        removed_busy = removed + all_blocked - still_blocked
         handover = _less(pipeline.handover_cpu_ns, kept, removed) * scale.get(Component.PICKLE, 1.0)
         receive = _less(pipeline.receive_cpu_ns, kept, removed) * scale.get(Component.UNPICKLE, 1.0)
         handover = handover + _sum(_total(threads, scale))
         receive = receive + _sum(_total(main, scale))
-        # A worker that computes less keeps its GIL and its core from the exchange less.
-        late = late_ns * kept
+        # A worker that does less keeps its GIL and its core from the exchange less; but by no more than that.
+        late = _less(late_ns, kept_busy, removed_busy) * scale.get(Component.UNPICKLE, 1.0)
         columns.append([np.broadcast_to(it, (batches,)) for it in (blocked, cpu, handover, late, receive)])
     shape = (len(scenarios), batches)
     factor = np.array([[scenario.main] for scenario in scenarios])
@@ -328,6 +335,11 @@ def _blocking(made: Mapping[Component, Part], measured_workers: int, scenario: S
     lock = made.get(Component.LOCK_WAIT)
     slower = {} if lock is None else {Component.LOCK_WAIT: replace(lock, blocked_ns=lock.blocked_ns * turns)}
     return {**made, **slower}
+
+
+def _kept(part: Nanoseconds, whole: Nanoseconds) -> Nanoseconds:
+    kept: Nanoseconds = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
+    return kept
 
 
 def _less(cost: Nanoseconds, kept: Nanoseconds, removed: Nanoseconds) -> Nanoseconds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dlprof.advice.common import FINE_WAIT
 from dlprof.model.advice import Findings
 from dlprof.model.diagnosis import Breakdown, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
@@ -31,7 +32,10 @@ def findings(
     saved: Interval | None = None,
     **more: Any,
 ) -> Findings:
-    judgement = Judgement(Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER, 0.5, Confidence.HIGH, "", {}, (), saved)
+    bound = Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER
+    if wait < FINE_WAIT:
+        bound = Bottleneck.DEVICE_COMPUTE, Component.COMPUTE
+    judgement = Judgement(*bound, 0.5, Confidence.HIGH, "", {}, (), saved)
     removed = {
         component: each if isinstance(each, Forecast) else forecast(0.0, each)
         for component, each in (without or {}).items()

@@ -10,7 +10,7 @@ from known_findings import findings, forecast
 
 from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_CODING, WORTH_TRYING, advise
 from dlprof.model.advice import Advice, Findings, Refusal
-from dlprof.model.kinds import Component
+from dlprof.model.kinds import Bottleneck, Component
 from dlprof.model.pipeline import Interval
 from dlprof.model.report import HotLine
 
@@ -135,6 +135,13 @@ def test_how_much_there_is_to_gain_may_not_be_known(saved):
 @pytest.mark.parametrize("missing", [{"loader": None}, {"mean": None}])
 def test_without_a_loader_or_a_measured_step_nothing_is_said_of_the_input(missing):
     assert answer(STOP, findings(wait=0.0, **missing)) is None
+
+
+def test_data_work_that_takes_the_cores_from_the_step_is_not_good_enough():
+    # A quota of one core: nothing waits for batches, since making them slows the step itself.
+    found = findings(wait=0.02)
+    bound = replace(found.judgement, bottleneck=Bottleneck.CPU_PREPROCESSING, component=Component.CPU_CONTENTION)
+    assert answer(STOP, replace(found, judgement=bound)) is None
 
 
 # ---- a part of the data work -----------------------------------------------------------------------------------------

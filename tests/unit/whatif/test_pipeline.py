@@ -258,3 +258,10 @@ def test_the_main_threads_wait_for_a_core_goes_with_the_work_that_took_it() -> N
     throttled = measured(2, parts={GETITEM: part(cpu=38)}, main=42.0, main_cpu=4.0, no_core=14.0, step=42.0, cores=1.0)
     simulated = Simulator(throttled).run([in_force(throttled).without([GETITEM])])
     assert simulated.step_ns.mean() / MS == pytest.approx(28.0, rel=0.02)
+
+
+def test_of_a_late_batch_no_more_goes_than_the_work_that_was_removed() -> None:
+    # One batch of many took long to be received, and its worker had hardly anything to do.
+    late = measured(1, parts={COLLATE: part(cpu=2)}, main=27, main_cpu=1, receive=1, step=36)
+    simulated = Simulator(late).run([in_force(late).without([COLLATE])])
+    assert 36 - 2 - 1 - 0.1 <= simulated.step_ns.mean() / MS <= 36

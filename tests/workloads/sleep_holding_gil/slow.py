@@ -26,11 +26,11 @@ class Camera(Dataset):
 torch.manual_seed(0)
 torch.set_num_threads(1)
 cnn = torch.nn.Sequential(
-    torch.nn.Conv2d(3, 32, 5),
+    torch.nn.Conv2d(3, 48, 5),
     torch.nn.ReLU(),
     torch.nn.MaxPool2d(4),
     torch.nn.Flatten(),
-    torch.nn.Linear(32 * 11 * 11, 17),
+    torch.nn.Linear(48 * 11 * 11, 17),
 )
 sgd = torch.optim.SGD(cnn.parameters(), 0.05)
 for frame, target in DataLoader(Camera(66 * 16), batch_size=16, num_workers=2):
