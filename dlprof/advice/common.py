@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate
+from dlprof.model.gains import SAME as SAME
+from dlprof.model.gains import WORTH_TRYING as WORTH_TRYING
 from dlprof.model.kinds import Bottleneck, Cause, Component
 from dlprof.model.pipeline import Interval
 from dlprof.model.report import Evidence
 
-WORTH_TRYING = 1.05
-"""Middle speedup from which a change is advised."""
 WORTH_CODING = 1.10
 """Middle speedup from which a change of code is advised."""
-SAME = 1.03
-"""Middle speedup below which a setting is as good as another. Source: the knee of the forecast curve."""
 FINE_WAIT = 0.05
 """Share of input wait below which the input needs no tuning. Source: XProf's mark at 5 %."""
 CROWDED = 0.3

@@ -58,7 +58,8 @@ def _ranks(report: Report) -> Section | None:
 def _settings(report: Report) -> Section | None:
     if report.input is None or not report.input.loader:
         return None
-    facts = tuple(Fact(name(key, 60), setting(value)) for key, value in report.input.loader.items())
+    names = {"index": "number for --set"}
+    facts = tuple(Fact(names.get(key, name(key, 60)), setting(value)) for key, value in report.input.loader.items())
     return Section("settings", "Loader settings in force", (Facts("DataLoader", facts[:ENVIRONMENT_ROWS]),))
 
 

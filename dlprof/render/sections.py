@@ -303,7 +303,7 @@ def _forecast(report: Report) -> Section | None:
             f"{low[index]}{TO}{high[index]}",
             gain(row.speedup),
             row.confidence.value,
-            name(row.limited_by, 80) if row.limited_by else "",
+            name(row.limited_by.replace("_", " "), 80) if row.limited_by else "",
         )
         for index, row in enumerate(rows)
     ]

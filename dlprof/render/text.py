@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlprof.model.gains import WORTH_TRYING
 from dlprof.model.kinds import Cause
 from dlprof.model.report import Report
 from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Table
@@ -25,8 +26,6 @@ NOTICES_ON_TERMINAL = 2
 _FILLS = "█▓▒░▞▚▙▜▪"
 """One fill for each part of a bar, so that it can be read without colour."""
 
-_WORTH_TRYING = 1.05
-"""Middle speedup from which advice is something to try, as in ``advice/rules.py``."""
 _UNREMARKABLE = {"fewer-steps", "first-batches-from-full-queue", "other-process-ignored"}
 """Notices that a reader of the terminal can do without; they stand in the report."""
 
@@ -73,7 +72,7 @@ def summary(report: Report, path: str = "") -> Summary:
         headline=name(report.verdict.headline, 600),
         bar=_bar(report),
         advice=tuple(advice),
-        gains=bool(report.advice and report.advice[0].speedup and report.advice[0].speedup[1] >= _WORTH_TRYING),
+        gains=bool(report.advice and report.advice[0].speedup and report.advice[0].speedup[1] >= WORTH_TRYING),
         notices=tuple(notices[:NOTICES_ON_TERMINAL]),
         path=path,
     )

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
+from dlprof.model.gains import SAME
 from dlprof.model.kinds import Bottleneck, ExitReason
 from dlprof.model.report import AdviceRow, Report
 from dlprof.render import sections
@@ -157,7 +158,7 @@ def advice_view(row: AdviceRow, report: Report) -> AdviceView:
         id=name(row.id, 60),
         title=name(advice_title(row.id, row.from_, row.to), 120),
         gain=worth,
-        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] >= 1.03 else "",
+        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] >= SAME else "",
         gain_note=_gain_note(row, report),
         how=paragraphs(row.how),
         evidence=tuple(

@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from dlprof.model.gains import SAME, WORTH_TRYING
 from dlprof.model.kinds import Confidence
 from dlprof.model.pipeline import Pipeline
 from dlprof.model.report import Forecast
 from dlprof.model.tune import Candidate, Promise
 from dlprof.whatif.forecast import Change, fits_shm, forecast_changes, forecast_workers, knee
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
-from dlprof.whatif.trials import SAME, WORTH_TRYING
 
 _PREFETCH = (2, 4, 8)
 _BEYOND_CORES = 1.3

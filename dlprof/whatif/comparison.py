@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dlprof.model.gains import SAME
 from dlprof.model.tune import BASELINE, Judged, Tried, Triple
 from dlprof.whatif.engine import Floats
-from dlprof.whatif.trials import SAME
 
 _REPLICAS = 4000
 _SEED = 0

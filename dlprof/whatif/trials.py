@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dlprof.model.gains import SAME, WORTH_TRYING
 from dlprof.model.kinds import Confidence
 from dlprof.model.tune import BASELINE, Candidate, Tried
 
-WORTH_TRYING = 1.05
-"""Speedup that the upper end of a forecast must reach, as for advice."""
-SAME = 1.03
-"""Steps this close are as good as each other. Source: the knee of the forecast curve."""
 FINALISTS = 2
 REPEATS = FINALISTS + 1
 """Runs after the trials: the finalists and the settings in force once more."""

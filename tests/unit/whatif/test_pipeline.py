@@ -265,3 +265,14 @@ def test_of_a_late_batch_no_more_goes_than_the_work_that_was_removed() -> None:
     late = measured(1, parts={COLLATE: part(cpu=2)}, main=27, main_cpu=1, receive=1, step=36)
     simulated = Simulator(late).run([in_force(late).without([COLLATE])])
     assert 36 - 2 - 1 - 0.1 <= simulated.step_ns.mean() / MS <= 36
+
+
+def test_one_batch_that_came_late_leaves_open_what_lateness_costs() -> None:
+    even = measured(1, parts={COLLATE: part(cpu=2)}, main=27, main_cpu=1, receive=1, step=36)
+    waits = np.full(40, 1.0) * MS
+    waits[7] += 40 * 8 * MS
+    once = replace(even, step_ns=even.main_wall_ns + waits, wait_ns=waits)
+    free = replace(in_force(even), without_input=True)
+    spread = [float(np.ptp(1 - Simulator(it).run([free]).ratio)) for it in (even, once)]
+    assert spread[0] < 0.01
+    assert spread[1] > 0.2
