@@ -55,8 +55,11 @@ class Timeline:
     def looks_within(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> tuple[Indices, Floats]:
         """The looks within disjoint intervals, and the time there that each stands for.
 
-        What a thread was seen running at gets the time on a core and without one, what it was seen blocked at gets the
-        blocked time: the rest of a look's own gap belongs to what came before, which other looks saw.
+        How long the thread was on a core, without one and blocked there is known from the counters. The looks that
+        found it running share out the first two, those that found it blocked the third: each by the time since the
+        look before it, whether or not that time lies in the interval. Looks do not come more often at the start of an
+        interval than at its end, so one soon after the start must not stand for less (*measured:* where intervals
+        were shorter than the gaps, what threads do last got a third too much).
 
         Args:
             starts: Starts of the intervals, ascending.
@@ -70,15 +73,21 @@ class Timeline:
         place = np.searchsorted(starts, self.at_ns, side="right") - 1
         inside = np.flatnonzero((place >= 0) & (self.at_ns < ends[np.maximum(place, 0)]))
         inside = inside[inside > 0]
-        begins = np.maximum(self.at_ns[inside - 1], starts[place[inside]])
-        spent = self.between(begins, self.at_ns[inside])
+        whole = np.maximum(self.between(starts, ends).sum(axis=0), 0)
+        gap = (self.at_ns[inside] - self.at_ns[inside - 1]).astype(np.float64)
         running = self.doing[inside] == Doing.RUNNING
-        kept = np.zeros_like(spent)
-        for columns, looks in (([ON_CPU], running), ([IN_KERNEL], running), ([NO_CORE], running), (_BLOCKED, ~running)):
-            part = np.where(looks[:, None], np.maximum(spent[:, columns], 0), 0.0)
-            whole, found = float(spent[:, columns].sum()), float(part.sum())
-            kept[:, columns] = part * (max(whole, 0.0) / found if found else 0.0)
+        kept = np.zeros((len(inside), COLUMNS))
+        kept[:, ON_CPU] = _shared_out(whole[ON_CPU], gap * running)
+        kept[:, NO_CORE] = _shared_out(whole[NO_CORE], gap * running)
+        kept[:, IN_KERNEL] = _shared_out(whole[IN_KERNEL], np.maximum(self.spent_ns[inside, IN_KERNEL], 0) * running)
+        blocked = np.where(running, UNSEEN, self.doing[inside])
+        kept[np.arange(len(inside)), blocked] += _shared_out(whole[_BLOCKED].sum(), gap * ~running)
         return inside, kept
+
+
+def _shared_out(total: float, weights: Floats) -> Floats:
+    found = float(weights.sum())
+    return weights * (total / found if found else 0.0)
 
 
 def timelines(profile: Profile) -> dict[int, Timeline]:

@@ -168,22 +168,36 @@ def test_looks_outside_of_the_batches_that_count_are_left_out():
         Look(ms(55), Doing.DISK, making(frame("train.py:4"))),
     )
     assert shares(hot(found)) == pytest.approx(
-        {("train.py:9", "storage"): 1 / 3, ("train.py:7", "lock"): 1 / 3, ("train.py:3", "storage"): 1 / 3}
+        {("train.py:9", "storage"): 0.2, ("train.py:7", "lock"): 0.4, ("train.py:3", "storage"): 0.4}
     )
     assert shares(hot(found, [1])) == {("train.py:7", "lock"): 1.0}
     assert hot(found, []) == []
 
 
+def test_what_a_batch_begins_with_counts_as_much_as_what_it_ends_with():
+    # Looked at less than once a batch: each waits 15 ms for a lock, then 10 ms for a file.
+    batches = [fetch(ms(30 * number), ms(30 * number + 25), batch=number) for number in range(60)]
+    looks = [Look(ms(number * 49), Doing.PIPE) for number in range(31)]
+    for number, look in enumerate(looks):
+        into = look.at_ns % ms(30)
+        if into < ms(25):
+            doing, line = (Doing.LOCK, PARSE) if into < ms(15) else (Doing.DISK, READ)
+            looks[number] = replace(look, doing=doing, stack=making(line))
+    lines = hot(looked_at(recorded(batches), *looks))
+    assert shares(lines) == pytest.approx({("train.py:7", "lock"): 0.6, ("train.py:9", "storage"): 0.4}, abs=0.02)
+
+
 def test_of_the_time_before_a_batch_nothing_is_charged_to_it():
     found = looked_at(
-        recorded([fetch(ms(8), ms(20)), fetch(ms(30), ms(50), batch=1)]),
+        replace(recorded([fetch(ms(40), ms(50)), Span(Kind.NEXT, ms(40), ms(50), batch=0, iterator=1)]), device="cuda"),
         Look(0, Doing.PIPE),
-        # Eight of these ten milliseconds it waited for work.
-        Look(ms(10), Doing.DISK, making(READ)),
-        Look(ms(28), Doing.PIPE),
-        Look(ms(36), Doing.LOCK, making(PARSE)),
+        # Forty of these forty-two milliseconds it waited for work.
+        Look(ms(42), Doing.DISK, making(READ)),
+        Look(ms(50), Doing.PIPE),
+        Look(ms(80), Doing.RUNNING, Stack((frame("train.py:50", "main"),), in_fetch=False), on_cpu_ns=ms(30)),
     )
-    assert shares(hot(found)) == pytest.approx({("train.py:9", "storage"): 2 / 8, ("train.py:7", "lock"): 6 / 8})
+    lines = find_hot_lines(found, steps_of(one_step((ms(40), ms(50)), (ms(50), ms(90)))), find_fetches(found))
+    assert shares(lines.all()) == pytest.approx({("train.py:50", "cpu"): 0.75, ("train.py:9", "storage"): 0.25})
 
 
 def test_a_look_in_a_batch_at_something_else_takes_its_share_and_is_no_line():
@@ -262,8 +276,8 @@ def test_a_line_of_the_loop_is_apart_from_data_work_and_both_share_the_whole():
         Look(ms(25), Doing.RUNNING, loop, on_cpu_ns=ms(15)),
     )
     lines = find_hot_lines(found, steps_of(one_step((0, ms(10)), (ms(10), ms(40)))), find_fetches(found))
-    assert shares(lines.data) == pytest.approx({("train.py:9", "storage"): 0.25})
-    assert shares(lines.loop) == pytest.approx({("train.py:50", "cpu"): 0.75})
+    assert shares(lines.data) == pytest.approx({("train.py:9", "storage"): 0.4})
+    assert shares(lines.loop) == pytest.approx({("train.py:50", "cpu"): 0.6})
     assert [line.where for line in lines.all()] == ["train.py:50", "train.py:9"]
 
 
