@@ -339,6 +339,7 @@ def folded(training, folder):
         sampler=Backwards(),
         generator=torch.Generator().manual_seed(4),
         timeout=120,
+        pin_memory=True,
         **settings("several", 2),
     )
     training.epochs("several", several, 1)

@@ -28,7 +28,7 @@ from dlprof.model.profile import Profile, Spans
 SCRIPT = Path(__file__).with_name("forms_script.py")
 # Plain runs give the same under every start method, so the quickest stands for all.
 RUNS = {
-    "each": ("each", "0", "1", "2"),
+    "each": ("each", "0", "2"),
     "fork": ("folded", "fork"),
     "spawn": ("folded", "spawn"),
     "forkserver": ("folded", "forkserver"),
