@@ -89,6 +89,7 @@ def own_ms_per_step(stdout: str) -> list[float]:
     return [float(found) for found in re.findall(r"([\d.]+) ms/step", stdout)]
 
 
+@pytest.mark.quiet
 def test_text_with_no_workers_is_bound_by_the_tokenizer(dlprof_run) -> None:
     done = dlprof_run(
         "--format", "html,pdf,json,md,txt", str(EXAMPLES / "train_text.py"), "--steps", "30", "--log-every", "5"
@@ -110,12 +111,14 @@ def test_text_with_no_workers_is_bound_by_the_tokenizer(dlprof_run) -> None:
     assert done.stderr.splitlines()[-1] == str(done.folder / "report.html")
 
 
+@pytest.mark.quiet
 def test_a_command_and_options_before_the_script_find_the_same(dlprof_run) -> None:
     script = str(EXAMPLES / "train_text.py")
     done = dlprof_run("--steps", "20", *QUICK_REPORT, "--", sys.executable, script, "--log-every", "10")
     assert done.verdict == ("cpu_preprocessing", "tokenizer")
 
 
+@pytest.mark.quiet
 def test_a_module_is_run_and_keeps_its_own_steps_option(dlprof_run, tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text((EXAMPLES / "train_text.py").read_text())
     done = dlprof_run(*QUICK_REPORT, "-m", "trainer", "--steps", "40", "--", "--steps", "20", "--log-every", "1")
@@ -127,6 +130,7 @@ def test_a_module_is_run_and_keeps_its_own_steps_option(dlprof_run, tmp_path: Pa
     assert "fewer-steps" in {notice["slug"] for notice in done.report["notices"]}
 
 
+@pytest.mark.quiet
 def test_ready_ids_and_a_larger_model_are_bound_by_compute(dlprof_run) -> None:
     script = str(EXAMPLES / "train_text.py")
     options = ("--tokenize", "ahead", "--model-size", "large", *QUICK_TEXT)
@@ -135,6 +139,7 @@ def test_ready_ids_and_a_larger_model_are_bound_by_compute(dlprof_run) -> None:
     assert [advice["id"] for advice in done.report["advice"]] == ["stop-tuning-input"]
 
 
+@pytest.mark.quiet
 def test_images_with_no_workers_are_bound_by_decoding(dlprof_run) -> None:
     done = dlprof_run(*QUICK_REPORT, str(EXAMPLES / "train_images.py"), "--steps", "20")
     assert done.verdict == ("cpu_preprocessing", "decode")

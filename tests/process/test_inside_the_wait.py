@@ -155,7 +155,7 @@ BLOCKED = {
 @pytest.mark.parametrize(
     ("mode", "workers", "method"),
     [
-        ("parse", "1", "spawn"),
+        pytest.param("parse", "1", "spawn", marks=pytest.mark.quiet),
         ("holds_gil", "1", "fork"),
         ("sleeps", "0", "fork"),
         ("sleeps", "1", "forkserver"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
 import dlprof
 
@@ -70,6 +71,7 @@ def result(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.quiet
 def test_workers_that_help_win(tmp_path: Path) -> None:
     done = run(tmp_path, item_s=0.02, step_s=0.03)
     assert done.returncode == 0, done.stderr
