@@ -623,14 +623,16 @@ def test_only_descendants_of_the_command_are_looked_at(tmp_path, recording):
     ("name", "text"),
     [
         (f"{1 << 30}-1{LAYOUT_SUFFIX}", "null"),
-        (f"{os.getpid()}-{1 << 30}{LAYOUT_SUFFIX}", "null"),
-        (f"{os.getpid()}-{os.getpid()}{LAYOUT_SUFFIX}", "{"),
-        (f"{os.getpid()}-{os.getpid()}{LAYOUT_SUFFIX}", '{"thread_state": 1}'),
-        (f"{os.getpid()}-{os.getpid()}{LAYOUT_SUFFIX}.part", "null"),
-        (f"{os.getpid()}.events", ""),
+        (f"PID-{1 << 30}{LAYOUT_SUFFIX}", "null"),
+        (f"PID-PID{LAYOUT_SUFFIX}", "{"),
+        (f"PID-PID{LAYOUT_SUFFIX}", '{"thread_state": 1}'),
+        (f"PID-PID{LAYOUT_SUFFIX}.part", "null"),
+        ("PID.events", ""),
     ],
 )
 def test_other_files_are_no_threads(recording, name, text):
+    # Under a name of its own in each run a test could not be shared out among processes.
+    name = name.replace("PID", str(os.getpid()))
     (recording / name).write_text(text)
     watch = ThreadWatch(recording, os.getpid(), 100, PLENTY)
     watch.find()
