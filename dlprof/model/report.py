@@ -236,7 +236,11 @@ class NoticeRow:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What looking cost. ``own_cost_ratio``: of the step; ``traced_ratio``: traced over untraced step time."""
+    """What looking cost.
+
+    ``own_cost_ratio``: of the CPU time of the training process and its workers in the measured steps;
+    ``traced_ratio``: traced over untraced step time.
+    """
 
     own_cost_ratio: float | None
     traced_ratio: float | None
