@@ -141,7 +141,8 @@ def test_a_loader_whose_iteration_began_before_the_hooks_goes_on_unseen(recordin
     iterator = iter(DataLoader(Squares(), batch_size=5))
     hooks = recording()
     assert len(list(iterator)) == 3
-    assert written(hooks) == []
+    # A sampler that is held up is noted, whoever asks it.
+    assert [row for row in written(hooks) if row.kind is not Kind.SAMPLER] == []
 
 
 def test_an_older_torch_that_lacks_a_private_name_costs_that_hook_only(tmp_path):
