@@ -189,7 +189,7 @@ def _measure(profile: Profile) -> _Measured:
     made = fetches.rows_of(steps.measured)
     wall, cpu = float(fetches.wall_ns[made].sum()), float(fetches.cpu_ns[made].sum())
     locked = float(fetches.wall_ns[made, PARTS.index(Component.LOCK_WAIT)].sum())
-    load = load_during(profile, steps)
+    load = load_during(profile, steps.measured)
     throttled = load is not None and load.throttled_ratio >= _THROTTLED
     return _Measured(
         steps=steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from dlprof.analysis.scope import own_spans
 from dlprof.model.kinds import Kind, Role
 from dlprof.model.machine import Machine, ProcessReadings
 from dlprof.model.profile import Notice, Profile
-from dlprof.model.steps import Steps
+from dlprof.model.steps import Step, Steps
 
-_LEAST_LOOKS = 3
+_LEAST_LOOKS = 2
 """Looks within the steps from which on anything is said of them."""
 _THROTTLED = 0.05
 _OTHERS_SHARE = 0.1
@@ -60,21 +60,21 @@ class Load:
     throttled_ratio: float
 
 
-def load_during(profile: Profile, steps: Steps, part: tuple[float, float] = (0.0, 1.0)) -> Load | None:
-    """What happened over the measured steps.
+def load_during(profile: Profile, steps: Sequence[Step], part: tuple[float, float] = (0.0, 1.0)) -> Load | None:
+    """What happened over some steps.
 
     Args:
         profile: The run.
-        steps: Its steps.
+        steps: Steps that follow each other.
         part: Which stretch of them, 0 to 1.
 
     Returns:
         None where there were too few looks to tell.
     """
-    machine, measured = profile.machine, steps.measured
-    if machine is None or not measured:
+    machine = profile.machine
+    if machine is None or not steps:
         return None
-    first, last = measured[0].wait_start_ns, measured[-1].body_end_ns
+    first, last = steps[0].wait_start_ns, steps[-1].body_end_ns
     length = last - first
     start, end = first + round(length * part[0]), first + round(length * part[1])
     at = np.array(machine.at_ns, dtype=np.float64)
@@ -93,7 +93,7 @@ def load_during(profile: Profile, steps: Steps, part: tuple[float, float] = (0.0
     own = list(_own(profile, machine))
     disk, asked, faults = (_sum(own, name, len(at)) for name in ("disk_bytes", "asked_bytes", "major_faults"))
     return Load(
-        steps=sum(start < step.body_end_ns <= end for step in steps.all),
+        steps=sum(start < step.body_end_ns <= end for step in steps),
         seconds=seconds,
         disk_bytes=None if disk is None else over(disk),
         asked_bytes=None if asked is None else over(asked),
@@ -129,7 +129,7 @@ def _sum(processes: list[ProcessReadings], name: str, looks: int) -> Column | No
 
 def load_facts(profile: Profile, steps: Steps) -> dict[str, Any]:
     """The load over the measured steps, for the report's environment; empty where it is not known."""
-    load = load_during(profile, steps)
+    load = load_during(profile, steps.measured)
     if load is None or not load.steps:
         return {}
     facts = {
@@ -150,7 +150,7 @@ def load_facts(profile: Profile, steps: Steps) -> dict[str, Any]:
 
 def load_notices(profile: Profile, steps: Steps) -> list[Notice]:
     """What a reader has to know of the machine: throttling, other programs, reads that were cold at first, memory."""
-    load = load_during(profile, steps)
+    load = load_during(profile, steps.measured)
     notices = []
     if load is not None and load.throttled_ratio >= _THROTTLED:
         quota = profile.machine.quota if profile.machine is not None else None
@@ -167,7 +167,7 @@ def _others_disturb(load: Load) -> bool:
 
 
 def _cold_reads(profile: Profile, steps: Steps) -> Iterator[Notice]:
-    cold, warm = load_during(profile, steps, (0.0, 1 / 3)), load_during(profile, steps, (2 / 3, 1.0))
+    cold, warm = load_during(profile, steps.measured, (0.0, 1 / 3)), load_during(profile, steps.measured, (2 / 3, 1.0))
     if cold is None or warm is None or not cold.steps or not warm.steps:
         return
     if cold.disk_bytes is None or warm.disk_bytes is None:

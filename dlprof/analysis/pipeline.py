@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import MAKING, PARTS, Fetches
+from dlprof.analysis.machine import load_during
 from dlprof.analysis.partition import starvation
 from dlprof.analysis.scope import own_spans, process_spans
 from dlprof.model.intervals import overlap
 from dlprof.model.kinds import Component, Kind
-from dlprof.model.pipeline import Part, Pipeline
+from dlprof.model.pipeline import ALONE, Competition, Part, Pipeline
 from dlprof.model.profile import Loader, Profile
 from dlprof.model.steps import Step, Steps
 
@@ -66,7 +67,21 @@ def build_pipeline(profile: Profile, steps: Steps, fetches: Fetches) -> Pipeline
         handover_known=handover_known,
         batch_bytes=shape.size_bytes if shape else -1,
         shm_free_bytes=int(profile.environment.get("shm_free_bytes", -1)),
+        competition=_competition(profile, steps, known, fetches, made),
     )
+
+
+def _competition(
+    profile: Profile, steps: Steps, known: list[Step], fetches: Fetches, made: npt.NDArray[np.int64]
+) -> Competition:
+    # What others did in the few steps of a short run is what they did before and after.
+    load = load_during(profile, steps.measured) or load_during(profile, steps.all)
+    if load is None:
+        return ALONE
+    on_cpu = float(fetches.cpu_ns[made].sum() + _body(profile, known, "on_cpu_ns").sum())
+    no_core = float(fetches.no_core_ns[made].sum() + _body(profile, known, "runnable_ns").sum())
+    # They wait for cores as much as ours do.
+    return Competition(load.cores_others * (1 + no_core / on_cpu if on_cpu else 1), load.cores)
 
 
 def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -49,6 +50,22 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Competition:
+    """Other programs, which share the machine's cores with the run: with a quota it may use fewer than these.
+
+    Attributes:
+        threads: How many of theirs wanted a core, on average.
+        cores: Cores that all share.
+    """
+
+    threads: float
+    cores: float
+
+
+ALONE = Competition(0.0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """A measured input pipeline and the step it feeds. All arrays have shape ``(batches,)``, in batch order.
 
@@ -71,6 +88,7 @@ class Pipeline:
         handover_known: False where hand-over could be neither measured nor probed.
         batch_bytes: Bytes of one batch's tensors, -1 where unknown.
         shm_free_bytes: Free space in /dev/shm, -1 where unknown.
+        competition: Other programs on the same cores.
     """
 
     workers: int
@@ -88,6 +106,7 @@ class Pipeline:
     handover_known: bool = True
     batch_bytes: int = -1
     shm_free_bytes: int = -1
+    competition: Competition = ALONE
 
 
 @dataclass(frozen=True, slots=True)

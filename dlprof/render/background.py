@@ -197,7 +197,10 @@ def _method(report: Report) -> Section:
     facts = (
         Fact("Steps measured", count(run.steps_measured)),
         Fact("Steps traced", count(run.steps_traced)),
-        Fact("Cost of timers and looks", NOT_MEASURED if cost is None else f"{percent(cost)} of the CPU time it looked at"),
+        Fact(
+            "Cost of timers and looks",
+            NOT_MEASURED if cost is None else f"{percent(cost)} of the CPU time it looked at",
+        ),
         Fact("A traced step takes", NOT_MEASURED if traced is None else f"{times(traced)} the time of an untraced one"),
         Fact("Records lost", count(overhead.lost_spans)),
         Fact("Made by", f"dlprof {name(report.dlprof, 40)}"),

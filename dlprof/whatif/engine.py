@@ -1,7 +1,8 @@
 """PyTorch's loader, its workers and the training loop as events on two clocks, for many lanes at once.
 
 A *lane* is one scenario with one sequence of batches. Threads that are on-CPU share the cores equally
-(processor sharing): while they want ``n`` cores and there are ``C``, each runs at the rate ``min(1, C/n)``.
+(processor sharing): while they want ``n`` cores and there are ``C``, each runs at the rate ``min(1, C/n)``; while other
+programs want ``o`` of ``D`` cores too, at ``D/(n + o)`` where that is less.
 So every lane has two clocks, real time and a *CPU clock* that runs at that rate: a blocked phase ends at a
 known real time, an on-CPU phase at a known reading of the CPU clock, whatever starts or ends meanwhile. Work
 is conserved by construction.
@@ -18,6 +19,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
+
+from dlprof.model.pipeline import ALONE, Competition
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -83,6 +86,7 @@ class Lanes:
         in_order: Whether batches are returned in the order of their indices.
         draws: Columns of `Jobs`, one per step; shape ``(replicas, steps)``. They are repeated without end.
         cores: Cores that all threads of one lane share.
+        competition: Other programs.
     """
 
     scenario: Ints
@@ -92,6 +96,7 @@ class Lanes:
     in_order: Bools
     draws: Ints
     cores: float
+    competition: Competition = ALONE
 
 
 @dataclass(slots=True)
@@ -161,6 +166,7 @@ class _Simulation:
         self.batches = jobs.fetch_cpu_ns.shape[1]
         self.period = lanes.draws.shape[1]
         self.cores = lanes.cores
+        self.others, self.shared = lanes.competition.threads, lanes.competition.cores
         self.width = int(lanes.workers.max(initial=0))
         self.state = _initial(lanes, self.width)
         self.total_ns = np.zeros(lanes.scenario.size)
@@ -175,7 +181,7 @@ class _Simulation:
         every = np.arange(s.lane.size)
         slot, blocked_slot = s.cpu_end.argmin(axis=1), s.blocked_end.argmin(axis=1)
         cpu_end, blocked_end = s.cpu_end[every, slot], s.blocked_end[every, blocked_slot]
-        rate = np.minimum(1.0, self.cores / np.maximum(s.load, 1e-9))
+        rate = self._rate(s.load)
         until_cpu = (cpu_end - s.cpu_clock) / rate
         until_blocked = blocked_end - s.clock
         cpu_first = until_cpu <= until_blocked
@@ -193,6 +199,12 @@ class _Simulation:
         self._fetch_ended(at[fetching], slot[fetching] - 1)
         feeding = slot > self.width
         self._handover_ended(at[feeding], slot[feeding] - 1 - self.width)
+
+    def _rate(self, load: Floats) -> Floats:
+        """How fast the CPU clock of lanes runs that want so many cores."""
+        of_own = self.cores / np.maximum(load, 1e-9)
+        of_all = self.shared / np.maximum(load + self.others, 1e-9)
+        return np.minimum(1.0, np.minimum(of_own, of_all))
 
     def drop_finished(self) -> None:
         """Forget the lanes whose steps have all been taken, when that is worth the copying."""
@@ -295,7 +307,7 @@ class _Simulation:
         self._fetch(at, worker)
         woken = s.load[at] > others
         takes = np.minimum(s.cpu_end[at, 1 + worker] - s.cpu_clock[at], _SLICE_NS)
-        late = np.where(woken & (s.load[at] + 1 > self.cores), takes, 0.0)
+        late = np.where(woken & (self._rate(s.load[at] + 1) < 1), takes, 0.0)
         s.phase[at] = _STEPPING
         s.step_began[at] = s.clock[at] + late
         row = self._row(at, s.steps[at])

@@ -9,9 +9,9 @@ order of their indices::
     ready_k = start_k + fetch_k + handover_k   return_k = max(call_k, ready_k) + receive_k
     call_{k+1} = return_k + main_k             W = 0: step_k = fetch_k + main_k
 
-Whatever is on-CPU shares the cores equally (``whatif/engine.py``), so neither the total demand nor what
-happens to run at the same moment can use more than there is. Hand-over happens in a worker's feeder thread:
-beside a next fetch that blocks, before one that computes, since both need the worker's GIL.
+Whatever is on-CPU shares the cores equally, with other programs too (``whatif/engine.py``), so neither the total
+demand nor what happens to run at the same moment can use more than there is. Hand-over happens in a worker's feeder
+thread: beside a next fetch that blocks, before one that computes, since both need the worker's GIL.
 
 From a run without workers the cost of a fetch in a worker is its CPU time, helper threads included, and its
 blocked time, since PyTorch gives workers one thread. From a run with workers the measured main part contains
@@ -210,7 +210,7 @@ def _simulate(
     if queued:
         chosen = [scenarios[row] for row in queued]
         shape = len(queued), draws.shape[0]
-        results = run(_jobs(pipeline, chosen, late_ns), _lanes(chosen, draws, pipeline.cores))
+        results = run(_jobs(pipeline, chosen, late_ns), _lanes(chosen, draws, pipeline))
         step[queued], main[queued] = (result.reshape(shape) for result in results)
     return step, main
 
@@ -371,7 +371,7 @@ def _sum(times: tuple[Nanoseconds, Nanoseconds]) -> Nanoseconds:
     return times[0] + times[1]
 
 
-def _lanes(scenarios: Sequence[Scenario], draws: Ints, cores: float) -> Lanes:
+def _lanes(scenarios: Sequence[Scenario], draws: Ints, pipeline: Pipeline) -> Lanes:
     """One lane per scenario and replica, the replicas of a scenario side by side."""
     replicas = draws.shape[0]
     return Lanes(
@@ -381,5 +381,6 @@ def _lanes(scenarios: Sequence[Scenario], draws: Ints, cores: float) -> Lanes:
         prefetch=np.repeat([max(it.prefetch_factor, 1) for it in scenarios], replicas),
         in_order=np.repeat([it.in_order for it in scenarios], replicas),
         draws=draws,
-        cores=cores,
+        cores=pipeline.cores,
+        competition=pipeline.competition,
     )

@@ -12,7 +12,8 @@ from dlprof.analysis.components import find_fetches
 from dlprof.analysis.pipeline import build_pipeline, training_loader
 from dlprof.analysis.steps import find_steps
 from dlprof.model.kinds import Component, Kind
-from dlprof.model.pipeline import Pipeline
+from dlprof.model.machine import Machine
+from dlprof.model.pipeline import ALONE, Competition, Pipeline
 from dlprof.model.profile import Handover, Iteration, Loader, Profile
 
 PLAIN = step(getitem=ms(10), tokenizer=ms(20), compute=ms(10))
@@ -177,3 +178,27 @@ def test_all_arrays_have_one_number_a_batch():
 def vars_of(found: Pipeline) -> list[np.ndarray]:
     values = [getattr(found, name) for name in found.__slots__]
     return [value for value in values if isinstance(value, np.ndarray)]
+
+
+def looked_at_from_outside(found: Profile, busy: float, used: float, cores: int) -> Profile:
+    """Four looks over all steps: what was busy of the cores that the process may use, and what the run used of it."""
+    steps = find_steps(found).all
+    begin, end = steps[0].wait_start_ns, steps[-1].body_end_ns
+    at = [begin + (end - begin) * look // 3 for look in range(4)]
+    busy_ns, used_ns = (tuple(round((moment - begin) * rate) for moment in at) for rate in (busy, used))
+    return replace(found, machine=Machine(cores, None, tuple(at), busy_ns, used_ns, (0,) * 4, (), ()))
+
+
+def test_other_programs_compete_for_the_cores():
+    found = looked_at_from_outside(profile(PLAIN * 6), busy=1.9, used=1.1, cores=2)
+    assert built(found).competition == Competition(pytest.approx(0.8), 2)
+
+
+def test_others_waited_for_a_core_as_much_as_the_run_did():
+    # For 20 ms on-CPU it waited 10 for a core.
+    found = profile(step(getitem=ms(30), no_core=ms(10), compute=ms(10)) * 6)
+    assert built(looked_at_from_outside(found, 2, 1, 2)).competition.threads == pytest.approx(30 / 20, rel=0.01)
+
+
+def test_where_nobody_looked_nobody_competes():
+    assert built(profile(PLAIN * 6)).competition == ALONE

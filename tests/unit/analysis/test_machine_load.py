@@ -87,13 +87,13 @@ def test_too_few_looks_say_nothing():
     assert machine is not None
     columns = ("at_ns", "busy_ns", "run_cpu_ns", "throttled_ns")
     few = replace(machine, processes=(), **{name: getattr(machine, name)[:2] for name in columns})
-    assert load_during(replace(found, machine=few), find_steps(found)) is None
+    assert load_during(replace(found, machine=few), find_steps(found).measured) is None
     assert slugs(replace(found, machine=few)) == []
 
 
 def test_what_may_not_be_read_is_not_known():
     found = watched(run(), disk=lambda done: -1, asked=lambda done: -1)
-    load = load_during(found, find_steps(found))
+    load = load_during(found, find_steps(found).measured)
     assert load is not None
     assert (load.disk_bytes, load.asked_bytes) == (None, None)
 
@@ -101,7 +101,7 @@ def test_what_may_not_be_read_is_not_known():
 def test_a_sum_never_falls():
     # A worker that was killed: what it has read is nobody's.
     found = watched(run(), disk=lambda done: 10 * MB * done if done < 0.5 else 0)
-    load = load_during(found, find_steps(found))
+    load = load_during(found, find_steps(found).measured)
     assert load is not None
     assert load.disk_bytes == pytest.approx(5 * MB, rel=0.1)
 

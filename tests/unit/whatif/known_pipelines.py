@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dlprof.model.kinds import Component
-from dlprof.model.pipeline import Nanoseconds, Part, Pipeline
+from dlprof.model.pipeline import ALONE, Competition, Nanoseconds, Part, Pipeline
 
 MS = 1e6
 
@@ -31,6 +31,7 @@ def measured(
     batch_bytes: int = -1,
     shm_free_bytes: int = -1,
     handover_known: bool = True,
+    competition: Competition = ALONE,
 ) -> Pipeline:
     """A pipeline in milliseconds. ``step``: the measured step; by default the sum of all work (0 workers)."""
     batches = next(iter(parts.values())).cpu_ns.size
@@ -53,4 +54,5 @@ def measured(
         handover_known=handover_known,
         batch_bytes=batch_bytes,
         shm_free_bytes=shm_free_bytes,
+        competition=competition,
     )

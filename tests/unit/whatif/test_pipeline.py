@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from known_pipelines import MS, measured, part
 
 from dlprof.model.kinds import Component
-from dlprof.model.pipeline import Pipeline
+from dlprof.model.pipeline import Competition, Pipeline
 from dlprof.whatif.pipeline import Scenario, Simulator, in_force, simulate
 
 GETITEM, COLLATE, DECODE = Component.DATASET_GETITEM, Component.COLLATE_FN, Component.DECODE
@@ -66,6 +66,26 @@ def test_workers_that_block_share_the_work(workers, expected):
 def test_workers_that_compute_share_the_cores(workers, expected):
     pipeline = measured(1, parts={GETITEM: part(cpu=40)}, main=9, cores=2)
     assert step_ms(pipeline, Scenario(workers)) == pytest.approx([expected], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "expected"),
+    [
+        (2, Competition(1, 2), 15),  # the worker, the main thread and one more on two cores: each has two thirds
+        (2, Competition(3, 2), 25),
+        (2, Competition(1, 8), 10),  # there is a core for each
+        (1, Competition(1, 8), 20),  # a quota of one core is the run's own: others do not use it up
+        (1, Competition(2, 2), 20),
+    ],
+)
+def test_other_programs_take_their_part_of_the_cores(cores, others, expected):
+    pipeline = measured(2, parts={GETITEM: part(cpu=10)}, main=10, main_cpu=10, cores=cores, competition=others)
+    assert step_ms(pipeline, Scenario(1)) == pytest.approx([expected], rel=0.02)
+
+
+def test_others_take_nothing_from_workers_that_wait():
+    pipeline = measured(2, parts={GETITEM: part(blocked=40)}, main=9, cores=2, competition=Competition(2, 2))
+    assert step_ms(pipeline, Scenario(2)) == pytest.approx([20])
 
 
 def test_threads_of_the_main_process_take_cores_from_the_workers():
