@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -226,11 +227,15 @@ def test_looks_stay_bounded_and_the_last_is_kept(proc):
     assert len(found.memory[0].at_ns) <= machine_module._MOST_OF_MEMORY
 
 
-def test_two_looks_a_second_are_enough(proc):
+@pytest.mark.parametrize(("cost_ms", "looks"), [(1, 10), (5, 4), (50, 2)])
+def test_looks_take_a_hundredth_of_a_core_at_most_but_there_is_one_each_second(proc, monkeypatch, cost_ms, looks):
     watch = proc.watch()
+    used = itertools.count(0, cost_ms * 10**6)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(used))
+    monkeypatch.setattr(watch, "_look_at_memory", lambda *_: None)
     for tenth in range(10, 30):
         watch.look([TRAINS], tenth * SECOND // 10)
-    assert len(saved(proc, watch).at_ns) == 4
+    assert len(saved(proc, watch).at_ns) == looks
 
 
 # ---- harm ------------------------------------------------------------------------------------------------------------

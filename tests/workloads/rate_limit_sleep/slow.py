@@ -31,7 +31,7 @@ class Annotations(IterableDataset):
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 3))
+model = nn.Sequential(nn.Linear(512, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 3))
 opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
 stream = DataLoader(Annotations(RateLimited(per_second=150)), batch_size=16, num_workers=2)
 for x, y in itertools.islice(stream, 66):
