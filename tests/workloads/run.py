@@ -140,15 +140,13 @@ def judge(outcome: Outcome, *, busy: bool, status: int) -> None:
     outcome.share = "" if verdict["share"] is None else f"{verdict['share']:.0%}"
     outcome.confidence = verdict["confidence"]
     outcome.advice = tuple(row["id"] for row in report["advice"])
-    accepted = (*variant.accept, *(variant.accept_busy if busy else ()))
     wrong = []
     if variant.status is not None and status != variant.status:
         wrong.append(f"status {status}")
-    given_never = [id_ for id_ in outcome.advice if id_ in variant.must_not]
-    if not any(matches(answer, *given) for answer in accepted):
+    if not any(matches(answer, *given) for answer in (*variant.accept, *(variant.accept_busy if busy else ()))):
         wrong.append("verdict")
-        verdicts = [answer for answer in variant.must_not if answer not in labels.ADVICE]
-        given_never += [answer for answer in verdicts if matches(answer, *given)]
+    given_never = [id_ for id_ in outcome.advice if id_ in variant.must_not]
+    given_never += [answer for answer in variant.must_not if answer not in labels.ADVICE and matches(answer, *given)]
     wrong.extend(f"never {answer}" for answer in given_never)
     if variant.line is not None:
         ranks = {state: rank_of_line(report, variant, state) for state in variant.states}
