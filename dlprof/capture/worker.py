@@ -186,11 +186,15 @@ class WatchedFeeder:
         self._last_sent = 0
         self._last_cpu = 0
         self._sending = False
+        self._at_lock = False
         self._parked = threading.Event()
         if self._send is None:
             recorder.notice("hook-missing", hook="_send_bytes")
-        else:
-            queue._send_bytes = self._timed_send
+            return
+        queue._send_bytes = self._timed_send
+        lock = getattr(queue, "_wlock", None)
+        if lock is not None:
+            queue._wlock = WatchedLock(self, lock)
 
     def park(self) -> None:
         """Keep the thread from starting on another batch; to be called when the loader no longer takes any.
@@ -200,8 +204,21 @@ class WatchedFeeder:
         in about one of twenty early ends), which the loader reports as a worker that was killed.
         """
         self.ending = True
-        if self._send is not None and self.handed_over and not self._sending:
+        if self._send is not None and self.handed_over and not self._sending and not self._at_lock:
             self._parked.wait(self.PARKED_WITHIN_S)
+
+    def acquire(self, lock: Any) -> Any:
+        """A batch is pickled, and the pipe is now waited for.
+
+        Another worker that ends may have kept the lock for good: a worker whose batch waits for it does no more torch
+        code and may end, or leaving a loop early would take its loader a second longer with us.
+        """
+        self._at_lock = True
+        self._stop_if_ending()
+        try:
+            return lock.acquire()
+        finally:
+            self._at_lock = False
 
     def _timed_send(self, data: Any, *args: Any, **kwargs: Any) -> None:
         start = now()
@@ -232,3 +249,18 @@ class WatchedFeeder:
         writer.add(Kind.SEND, start, end, number, generation, value=size)
         writer.flush()
         self._last_sent, self._last_cpu = end, cpu
+
+
+class WatchedLock:
+    """The lock of the pipe that workers share, as one of their feeder threads takes it."""
+
+    def __init__(self, feeder: WatchedFeeder, lock: Any) -> None:
+        self._feeder = feeder
+        self._lock = lock
+
+    def acquire(self) -> Any:
+        """As the lock's own, for a thread that has pickled a batch."""
+        return self._feeder.acquire(self._lock)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)

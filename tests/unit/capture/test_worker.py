@@ -338,6 +338,53 @@ def test_a_feeder_thread_that_is_blocked_in_sending_keeps_no_worker_from_ending(
     assert not after.is_set()
 
 
+class HeldLock:
+    """The pipe's lock, which another worker took before it ended: nobody gets it any more."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def acquire(self) -> None:
+        self.asked.set()
+        threading.Event().wait()
+
+
+def test_a_feeder_thread_that_waits_for_the_pipe_is_not_waited_for(recorder, clock):
+    class Waiting(Results):
+        def __init__(self, clock: Clock) -> None:
+            super().__init__(clock)
+            self._wlock = HeldLock()
+
+        def put(self, item: Any) -> None:
+            super().put(item)
+            held = self._wlock._lock
+            threading.Thread(target=self._wlock.acquire, daemon=True).start()
+            held.asked.wait()
+
+    class NeverParked:
+        def wait(self, timeout: float) -> None:
+            raise AssertionError("the worker waits for a thread that cannot come")
+
+    results = Waiting(clock)
+    feeder = worker.WatchedFeeder(recorder, results)
+    feeder._parked = NeverParked()
+    feeder.handed_over.append((0, 0, 0))
+    results.put((0, "batch"))
+    feeder.park()
+
+
+def test_a_feeder_thread_is_stopped_before_it_takes_the_pipe(recorder, clock):
+    results = Results(clock)
+    results._wlock = HeldLock()
+    held = results._wlock
+    feeder = worker.WatchedFeeder(recorder, results)
+    feeder.park()
+    feeder.handed_over.append((0, 0, 0))
+    threading.Thread(target=results._wlock.acquire, daemon=True).start()
+    feeder._parked.wait()
+    assert not held.asked.is_set()
+
+
 def test_a_worker_whose_batches_are_still_taken_sends_them_all(recorder, clock):
     results = Results(clock)
     ended_loop(recorder, results, done=False)()
