@@ -295,7 +295,7 @@ def conclude(
         winner=winner,
         ending=ending,
         elapsed_s=round(elapsed_s, 1),
-        conclusion=tune_conclusion(rows, winner, ending),
+        conclusion=tune_conclusion(rows, winner, ending, repeats=plan.repeats),
         how=tune_how(tried[winner].candidate.settings, plan.in_force) if winner is not None else "",
     )
     (folder / TUNE_FILE).write_bytes(encode_tune(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,11 +164,14 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
     pipeline = measured.pipeline
     if pipeline is None or "made_by" in settings or len(measured.steps.measured) < _LEAST_FOR_FORECASTS:
         return Plan("", (), settings, ending=Ending.NO_FORECAST)
+    repeats = input_facts(profile, measured.steps, measured.fetches).shares_nothing_out
     epochs = {step.iterator for step in measured.steps.all}
     keep_alive = len(epochs) > 1 and not settings.get("persistent_workers")
     found = candidates(Simulator(pipeline), keep_alive=keep_alive)
     if {notice.slug for notice in report.notices} & _UNSURE:
         found = less_sure(found)
+    if repeats:
+        found = [it for it in found if it.settings.get("num_workers", 0) <= max(pipeline.workers, 1)]
     in_force = cost(pipeline.workers, pipeline.prefetch_factor)
     named = [
         Settings({row.setting: row.to}, None, in_force)
@@ -176,7 +179,7 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
         if row.setting in _TRIED_ON_ADVICE and row.to is not None
     ]
     number = settings.get("index")
-    return Plan("" if number is None else str(number), (*named, *found), settings, in_force)
+    return Plan("" if number is None else str(number), (*named, *found), settings, in_force, repeats=repeats)
 
 
 def _measure(profile: Profile) -> _Measured:
@@ -319,6 +322,11 @@ def _findings(
     forecasts = _forecasts(profile, measured, simulator) if simulator is not None and enough else Forecasts()
     if slugs & _UNSURE:
         forecasts = forecasts.doubted()
+    facts = input_facts(profile, measured.steps, measured.fetches)
+    workers = forecasts.workers
+    if facts.shares_nothing_out:
+        # Steps with more workers may well be shorter, but of the same samples again.
+        workers = [it for it in workers if it.to <= max(it.from_, 1)]
     return Findings(
         judgement=judgement,
         reproduced="simulator-off" not in slugs and not measured.steps.handed_over,
@@ -328,15 +336,16 @@ def _findings(
         cores=float(profile.environment.get("cores") or 1),
         accelerator=profile.device != "cpu",
         worker_busy_ratio=measured.input.worker_busy_ratio if measured.input else None,
-        worker_forecasts=tuple(forecasts.workers),
-        suggested_workers=knee(forecasts.workers) if forecasts.workers else None,
+        worker_forecasts=tuple(workers),
+        suggested_workers=knee(workers) if workers else None,
+        workers_if_shared=knee(forecasts.workers) if facts.shares_nothing_out and workers else None,
         setting_forecasts=tuple(forecasts.settings),
         without=forecasts.without,
         input_removed=forecasts.input_removed,
         waits_ms=sections.wait_shares(measured.waits),
         taking_turns=measured.lock_share >= _SERIAL,
         lines=tuple(measured.lines.data),
-        facts=input_facts(profile, measured.steps, measured.fetches),
+        facts=facts,
         per_batch_ms={key: each.mean for key, each in measured.input.per_batch_ms.items()} if measured.input else {},
         pad_ratio=measured.input.pad_ratio if measured.input else None,
         environment=environment,
@@ -404,7 +413,7 @@ def _run(profile: Profile, steps: Steps) -> Run:
 
 
 def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> list[Notice]:
-    notices = list(profile.notices)
+    notices = [*_repeats(profile, measured), *profile.notices]
     steps, run = measured.steps, profile.run
     if steps.loader is None:
         return [*notices, Notice("no-steps")]
@@ -442,6 +451,13 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     if removed is not None and abs(removed.calibration_error) > _LARGE_ERROR:
         notices.append(Notice("simulator-off", 1, {"share": abs(removed.calibration_error)}))
     return notices
+
+
+def _repeats(profile: Profile, measured: _Measured) -> Iterator[Notice]:
+    """That every sample comes as often as there are workers."""
+    workers = int(measured.loader.settings.get("num_workers") or 0) if measured.loader else 0
+    if workers > 1 and input_facts(profile, measured.steps, measured.fetches).shares_nothing_out:
+        yield Notice("samples-repeated", 1, {"workers": workers})
 
 
 def _why_untraced(run: RunFacts) -> str:

@@ -78,8 +78,28 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return Refusal("raise-num-workers", "no-wait", {"share": wait_share(findings)})
     if computes and workers >= findings.cores:
         return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
+    if findings.facts.shares_nothing_out:
+        return Refusal("raise-num-workers", "repeats")
     best = max((forecast.speedup for forecast in findings.worker_forecasts), key=lambda each: each[1])
     return Refusal("raise-num-workers", "small-gain", {"gain": best})
+
+
+def _shard_dataset(findings: Findings) -> Answer:
+    """Each worker gives all samples of an iterable dataset: it has them repeated, or would have to with more workers.
+
+    What is gained is not forecast, since a worker that passes over the others' samples may have to make them first.
+    """
+    if not findings.facts.shares_nothing_out:
+        return None
+    workers = workers_in_force(findings)
+    if workers > 1:
+        return Advice("shard-dataset", None, None, None, None, (Evidence("times_repeated", workers, "count"),))
+    shared, alone = findings.workers_if_shared, findings.suggested_workers
+    if shared is None or alone is None or not findings.reproduced or findings.taking_turns or crowded(findings):
+        return None
+    if shared.to <= 1 or shared.step_ms[1] * WORTH_TRYING > alone.step_ms[1]:
+        return None
+    return Advice("shard-dataset", None, workers, shared.to, None, tuple(wait_evidence(findings)))
 
 
 def _lower_num_workers(findings: Findings) -> Answer:
@@ -157,6 +177,7 @@ def _is_of(function: str, collate_fn: str) -> bool:
 RULES: dict[str, Rule] = {
     "raise-num-workers": _raise_num_workers,
     "lower-num-workers": _lower_num_workers,
+    "shard-dataset": _shard_dataset,
     "match-shards-to-workers": machine.match_shards_to_workers,
     "keep-workers-alive": loader.keep_workers_alive,
     "raise-prefetch-factor": loader.raise_prefetch_factor,

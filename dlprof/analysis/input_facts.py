@@ -58,7 +58,16 @@ def input_facts(profile: Profile, steps: Steps, fetches: Fetches) -> InputFacts:
         same_length=any(_same_length(profile, each) for each in profile.padding if each.loader == number),
         python_tokenizer_ratio=_python_tokenizer_ratio(profile, steps, fetches),
         rebuilding_ratio=_rebuilding_ratio(profile, fetches),
+        shares_nothing_out=_shares_nothing_out(profile, steps),
     )
+
+
+def _shares_nothing_out(profile: Profile, steps: Steps) -> bool:
+    """Whether an iterable dataset never asked which worker it runs in, in any of the loaders made of it."""
+    iterators = {step.iterator for step in steps.all}
+    trained = {it.loader for it in profile.iterations if it.pid == profile.main_pid and it.number in iterators}
+    asks = {it.asks_worker for it in profile.loaders if it.pid == profile.main_pid and it.number in trained}
+    return asks == {False}
 
 
 def _workers_with_batches(profile: Profile, steps: Steps, fetches: Fetches) -> int | None:

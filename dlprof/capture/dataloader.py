@@ -19,6 +19,7 @@ from dlprof.capture.overrides import Overrides
 from dlprof.capture.pinning import Pinning
 from dlprof.capture.recorder import now, thread_cpu
 from dlprof.capture.session import Session
+from dlprof.capture.sharding import ShardWatch
 from dlprof.model.kinds import Kind
 
 _SAMPLER_WORTH_RECORDING_NS = 10_000
@@ -30,10 +31,11 @@ name, and so names the script's line as it would without us."""
 class IteratorState:
     """What is remembered of one of torch's iterators, beside it and not on it."""
 
-    __slots__ = ("answers_to", "last_received", "loader", "number", "pinning", "read_cpu", "received")
+    __slots__ = ("answers_to", "dataset", "last_received", "loader", "number", "pinning", "read_cpu", "received")
 
-    def __init__(self, loader: int) -> None:
+    def __init__(self, loader: int, dataset: int | None = None) -> None:
         self.loader = loader
+        self.dataset = dataset
         self.number = -1
         """The iteration that batches are asked for; -1 while it is being begun."""
         self.answers_to = -1
@@ -61,6 +63,7 @@ class DataLoaderHooks:
         self._beginning: set[int] = set()
         self._fetching = Fetching(session.recorder)
         self._overrides = Overrides(session.recorder, session.recorder.settings.overrides)
+        self.shards = ShardWatch(session.recorder)
         self._times_fetchers = True
 
     def install(self, module: ModuleType) -> None:
@@ -135,11 +138,13 @@ class DataLoaderHooks:
             with self._guard("iter"):
                 self._iteration_begins(loader)
             self._beginning.add(id(loader))
+            before = self.shards.enter(self._dataset_of(loader))
             try:
                 with contextlib.nullcontext() if self._times_fetchers else self._fetching.swapped(loader):
                     iterator = original(loader)
             finally:
                 self._beginning.discard(id(loader))
+                self.shards.leave(before)
             with self._guard("iter"):
                 self._iterator_made(loader, iterator, start)
             return iterator
@@ -159,7 +164,7 @@ class DataLoaderHooks:
         number = session.loader_number(loader, self._describe)
         state = self._states.get(iterator)
         if state is None:
-            state = self._states[iterator] = IteratorState(number)
+            state = self._states[iterator] = IteratorState(number, self._dataset_of(loader))
             self._watch_pipe(iterator, state)
         state.number = session.iteration_begun(start, number, list(getattr(iterator, "_workers", ())))
         state.answers_to = state.number
@@ -167,7 +172,15 @@ class DataLoaderHooks:
             state.pinning.iteration_begun(state.number)
 
     def _describe(self, loader: Any) -> dict[str, Any]:
-        return describe_loader(loader) | {"index": self._overrides.index_of(loader.dataset)}
+        facts = describe_loader(loader) | {"index": self._overrides.index_of(loader.dataset)}
+        return facts | {"asking_watched": bool(facts["iterable"]) and self.shards.watched(loader)}
+
+    def _dataset_of(self, loader: Any) -> int | None:
+        try:
+            return self._overrides.index_of(loader.dataset)
+        except Exception:
+            # A loader of the script's own that has none is described as such later.
+            return None
 
     def _watch_pipe(self, iterator: Any, state: IteratorState) -> None:
         # Only this object in this process: the workers have their own copy by now.
@@ -202,11 +215,13 @@ class DataLoaderHooks:
                 return original(iterator)
             ready = _ready(iterator)
             self._fetching.requested_ns = request.start
+            before = self.shards.enter(state.dataset)
             ended, batch = True, None
             try:
                 batch = original(iterator) if request.served is None else request.served[0]
                 ended = False
             finally:
+                self.shards.leave(before)
                 number = -1 if ended else _number(iterator, state)
                 session.after_request(
                     request,

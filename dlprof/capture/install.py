@@ -50,7 +50,10 @@ def install(folder: str) -> Patches:
     loader_hooks = DataLoaderHooks(session)
     patches.when_restored(loader_hooks.restore)
     table: dict[str, Callable[[ModuleType], None]] = {
-        "torch.utils.data._utils.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
+        "torch.utils.data._utils.worker": _one_after_the_other(
+            lambda module: _hook_worker(session, loader_hooks, patches, module),
+            lambda module: _hook_worker_info(loader_hooks, patches, module),
+        ),
         "torch.utils.data.dataloader": loader_hooks.install,
         "torchdata.stateful_dataloader.worker": lambda module: _hook_worker(session, loader_hooks, patches, module),
         "torchdata.stateful_dataloader.stateful_dataloader": loader_hooks.install_stateful,
@@ -96,6 +99,12 @@ def _guarded(session: Session, name: str, hook: Callable[[ModuleType], None]) ->
 
 def _hook_worker(session: Session, loader_hooks: DataLoaderHooks, patches: Patches, module: Any) -> None:
     patches.set(module, "_worker_loop", timed_worker_loop(session, loader_hooks, module._worker_loop))
+
+
+def _hook_worker_info(loader_hooks: DataLoaderHooks, patches: Patches, module: Any) -> None:
+    watched = loader_hooks.shards.hook(module)
+    if watched is not None:
+        patches.set(module, "get_worker_info", watched)
 
 
 def _hook_optimizers(session: Session, patches: Patches, module: Any) -> None:

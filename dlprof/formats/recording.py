@@ -148,7 +148,7 @@ def assemble(recording: Recording, run: RunFacts, environment: dict[str, Any]) -
     if trace is not None and aligned is not None and main_pid is not None:
         parts.append(_torch_columns(trace, aligned.clock.offset_ns, main_pid, tracks, names))
     iterations = tuple(_iterations(recording))
-    loaders = tuple(_loaders(recording))
+    loaders = tuple(_loaders(recording, iterations))
     spans = _number_batches(_concatenate(parts, tuple(names)), tracks, iterations, loaders)
     exits = [event for event in recording.events.get(main_pid or -1, []) if event["event"] == "exit"]
     torch = exits[-1].get("torch", {}) if exits else {}
@@ -216,10 +216,26 @@ def _processes(recording: Recording) -> Iterable[Process]:
         )
 
 
-def _loaders(recording: Recording) -> Iterable[Loader]:
+def _loaders(recording: Recording, iterations: tuple[Iteration, ...]) -> Iterable[Loader]:
     for pid, event in _each(recording, "loader"):
-        settings = {key: value for key, value in event.items() if key not in ("event", "id")}
-        yield Loader(int(event["id"]), pid, settings)
+        number = int(event["id"])
+        settings = {key: value for key, value in event.items() if key not in ("event", "id", "asking_watched")}
+        asks = None
+        if event.get("asking_watched"):
+            own = [each for each in iterations if (each.pid, each.loader) == (pid, number)]
+            asks = _asks_worker(recording, pid, settings.get("index"), {it for each in own for it in each.workers})
+        yield Loader(number, pid, settings, asks)
+
+
+def _asks_worker(recording: Recording, pid: int, dataset: Any, workers: set[int]) -> bool | None:
+    """Whether a dataset's code asked which worker it runs in, there where it ran; None where no worker was seen."""
+    if workers:
+        seen = [recording.events.get(worker, []) for worker in workers]
+        known = [events for events in seen if any(event["event"] == "worker" for event in events)]
+        asked = any(event["event"] == "asked-worker" for events in known for event in events)
+        return asked if known else None
+    found = [event["dataset"] for event in recording.events[pid] if event["event"] == "asked-worker"]
+    return dataset in found or None in found
 
 
 def _iterations(recording: Recording) -> Iterable[Iteration]:

@@ -27,6 +27,8 @@ class InputFacts:
         python_tokenizer_ratio: Part of the time on a core that a tokenizer written in Python took, 0 to 1.
         rebuilding_ratio: Of the unpickling, the part that opens the shared memory of one tensor after the other, 0
             to 1; None where it was looked at too seldom.
+        shares_nothing_out: Whether the dataset is iterable and never asked which worker it runs in: then each worker
+            gives all samples.
     """
 
     batch: BatchShape | None = None
@@ -39,6 +41,7 @@ class InputFacts:
     same_length: bool = False
     python_tokenizer_ratio: float = 0.0
     rebuilding_ratio: float | None = None
+    shares_nothing_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,10 @@ class Findings:
         cores: Cores that this rank may use.
         accelerator: Whether the model runs on one.
         worker_busy_ratio: Part of the time that workers make batches; None without workers.
-        worker_forecasts: One per worker count, that in force included; empty where nothing can be forecast.
+        worker_forecasts: One per worker count, that in force included; empty where nothing can be forecast. Of a
+            dataset that shares nothing out only those without repeated samples, and that in force.
         suggested_workers: The knee among them, None with them.
+        workers_if_shared: Of a dataset that shares nothing out, what the knee would be if it did; else None.
         setting_forecasts: Of the loader's other settings.
         without: What the step would be with one component of the input free of cost.
         input_removed: What the step would be with all input free of cost; None where it is not known.
@@ -84,6 +89,7 @@ class Findings:
     without: dict[Component, Forecast]
     waits_ms: dict[Component, float]
     taking_turns: bool = False
+    workers_if_shared: Forecast | None = None
     setting_forecasts: tuple[Forecast, ...] = ()
     input_removed: Forecast | None = None
     lines: tuple[HotLine, ...] = ()

@@ -191,11 +191,20 @@ NO_SAMPLES = Samples(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING,
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """A DataLoader of one process. ``settings`` are those in force."""
+    """A DataLoader of one process.
+
+    Attributes:
+        number: From 1.
+        pid: The process.
+        settings: Those in force.
+        asks_worker: Whether the code of its iterable dataset asked which worker it runs in; None where the dataset is
+            of another kind, or that would not have been seen.
+    """
 
     number: int
     pid: int
     settings: dict[str, Any]
+    asks_worker: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

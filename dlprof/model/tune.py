@@ -68,6 +68,7 @@ class Plan:
         in_force: The loader's settings in force; empty where there is no loader.
         cost: Of the settings in force, as in `Candidate`.
         ending: Why nothing is to be tried; None where there are candidates.
+        repeats: Each worker would give all samples again, so that no number of workers above 1 is among them.
     """
 
     loader: str
@@ -75,6 +76,7 @@ class Plan:
     in_force: dict[str, Any] = field(default_factory=dict)
     cost: tuple[int, int] = (0, 0)
     ending: Ending | None = None
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)

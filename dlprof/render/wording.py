@@ -308,14 +308,20 @@ def tune_text(slug: str, /, **values: Any) -> str:
     return sentence(_catalogue("tune", slug), **values)
 
 
-def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending) -> str:
-    """What trying settings has shown, as the one sentence that its report opens with.
+def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending, *, repeats: bool = False) -> str:
+    """What trying settings has shown, as the sentences that its report opens with.
 
     Args:
         rows: The script's own settings first, then the trials.
         winner: The number of the settings that win, None where none do.
         ending: Why no more was tried.
+        repeats: Whether more workers were not tried since each would give all samples again.
     """
+    found = _tune_found(rows, winner, ending)
+    return f"{found} {tune_text('repeats')}" if repeats else found
+
+
+def _tune_found(rows: Sequence[TrialRow], winner: int | None, ending: Ending) -> str:
     if winner is not None:
         won = next(row for row in rows if row.number == winner)
         old, new = (row.step_ms[1] if row.step_ms else None for row in (rows[0], won))

@@ -103,6 +103,15 @@ def shards(working: int | None = 1, *, iterable: bool = True) -> Findings:
     return with_loader(findings(workers=4, facts=facts(workers_with_batches=working)), iterable=iterable)
 
 
+def unshared(workers: int = 0, shared_ms: float = 10.0, **more: Any) -> Findings:
+    """An iterable dataset of which each worker gives all samples; one worker alone takes 20 ms a step."""
+    alone = replace(forecast(1, 2.0), step_ms=(20.0, 20.0, 20.0))
+    shared = replace(forecast(3, 4.0), step_ms=(shared_ms,) * 3)
+    return findings(
+        workers=workers, knee=alone, **{"facts": facts(shares_nothing_out=True), "workers_if_shared": shared, **more}
+    )
+
+
 def reading(
     *, ms: float = 40.0, size: float = 2e6, gain: float = 2.0, states: tuple[str, ...] = ("storage",), **more: Any
 ) -> Findings:
@@ -171,6 +180,13 @@ RATE_MS = STORED / SLOW_READS_MB_PER_S / 1e3
 CODING = WORTH_CODING - LITTLE
 
 FIRES = {
+    "shard-dataset": [
+        unshared(),
+        unshared(workers=1),
+        unshared(workers=2),
+        unshared(workers=2, reproduced=False, workers_if_shared=None),
+        unshared(shared_ms=20 / WORTH_TRYING),
+    ],
     "keep-workers-alive": [startup(), startup(saved=1 - 1 / WORTH_TRYING + LITTLE)],
     "raise-prefetch-factor": [
         other_setting("prefetch_factor", 2, 4),
@@ -200,6 +216,15 @@ FIRES = {
     "fuse-small-kernels": [on_device(kernel_launch=0.2), on_device(kernel_launch=WORTH_SHARE)],
 }
 SILENT = {
+    "shard-dataset": [
+        unshared(facts=facts()),
+        unshared(shared_ms=20 / WORTH_TRYING + LITTLE),
+        unshared(workers_if_shared=None),
+        unshared(workers_if_shared=forecast(1, 2.0)),
+        unshared(reproduced=False),
+        unshared(taking_turns=True),
+        unshared(facts=facts(shares_nothing_out=True, no_core_ratio=CROWDED)),
+    ],
     "keep-workers-alive": [findings(), startup(persistent_workers=True)],
     "raise-prefetch-factor": [
         findings(wait=FINE_WAIT - LITTLE, workers=2),
@@ -328,6 +353,7 @@ PASTED = {
     "raise-cpu-quota": ("docker run --cpus=2", "cpus: 2", '{limits: {cpu: "2"}}', "--cpus-per-task=2", "for 40 %"),
     "widen-cpu-affinity": ("--cpus-per-task=4", "--cpuset-cpus=0-3", "os.sched_setaffinity"),
     "limit-worker-threads": ("torch.set_num_threads(1)", "OMP_NUM_THREADS=1", "TOKENIZERS_PARALLELISM=false", "60 %"),
+    "shard-dataset": ("self.files[first::step]", "    DataLoader(..., num_workers=3)", "sample would come 3 times"),
     "match-shards-to-workers": ("    DataLoader(..., num_workers=1)", "num_shards=4"),
     "cache-dataset-locally": ("simplecache", "__getitems__"),
     "read-sequentially": ("40.0 ms and gives 2 MB: 50.0 MB/s", "np.fromfile"),
@@ -445,6 +471,23 @@ def test_that_more_may_wait_at_once_than_was_seen_is_said() -> None:
         how = advice_text("raise-num-workers", "num_workers", 2, 6, advice.speedup, advice.evidence, {})
         assert ("was seen to serve 2 at once and may not serve 6" in how) is said
         assert ("--set num_workers=6" in how) is said
+
+
+def test_workers_that_would_repeat_samples_are_refused_and_one_worker_is_not() -> None:
+    refused = RULES["raise-num-workers"](unshared(workers=1))
+    assert isinstance(refused, Refusal)
+    assert "give every sample again" in why_not("raise-num-workers", refused.reason, **refused.values)
+    advice = RULES["raise-num-workers"](unshared())
+    assert isinstance(advice, Advice)
+    assert advice.to == 1
+
+
+def test_how_often_a_sample_comes_is_said_where_workers_repeat_it() -> None:
+    advice = RULES["shard-dataset"](unshared(workers=2))
+    assert isinstance(advice, Advice)
+    how = advice_text("shard-dataset", None, None, None, None, advice.evidence, {})
+    assert "every sample comes 2 times" in how
+    assert "num_workers=" not in how
 
 
 # ---- in which order --------------------------------------------------------------------------------------------------

@@ -5,14 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import TRAINING, Look, Span, frame, looked_at, making, ms, one_step, profile, recorded, step, steps_of
+from builders import (
+    MAIN_PID,
+    TRAINING,
+    Look,
+    Span,
+    end_of_epoch,
+    frame,
+    joined,
+    looked_at,
+    making,
+    ms,
+    one_step,
+    profile,
+    recorded,
+    step,
+    steps_of,
+)
 
 from dlprof.analysis.components import find_fetches
 from dlprof.analysis.input_facts import input_facts, tokens_looked_at
 from dlprof.analysis.steps import find_steps
+from dlprof.diagnose import diagnose, plan_trials
 from dlprof.model.advice import InputFacts
 from dlprof.model.kinds import Doing, Kind
-from dlprof.model.profile import Padding, Profile
+from dlprof.model.profile import Loader, Padding, Profile
 
 PIECES = frame("tokenizer.py:40", "WordPiece.pieces_of")
 CLEAN = frame("tokenizer.py:50", "clean")
@@ -49,6 +66,48 @@ def test_workers_that_make_batches_are_counted_once_all_had_their_turn():
     assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 8, workers=2)).workers_with_batches == 2
     assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 3, workers=2)).workers_with_batches is None
     assert facts_of(profile(step(getitem=ms(5), compute=ms(5)) * 8)).workers_with_batches is None
+
+
+def asking(*answers: bool | None) -> Profile:
+    """A training loop with a loader for each epoch, whose dataset asked which worker it runs in, or did not."""
+    epochs = joined(step(input_wait=ms(5), compute=ms(5)) * 4 + end_of_epoch() for _ in answers)
+    found = profile(epochs)
+    settings = found.loaders[0].settings
+    loaders = tuple(Loader(number, MAIN_PID, settings, asks) for number, asks in enumerate(answers, 1))
+    iterations = tuple(replace(each, loader=each.number) for each in found.iterations)
+    return replace(found, loaders=loaders, iterations=iterations)
+
+
+def test_a_dataset_shares_nothing_out_that_never_asked_which_worker_it_runs_in():
+    assert facts_of(asking(False)).shares_nothing_out
+    assert facts_of(asking(False, False)).shares_nothing_out
+    for answers in ((True,), (None,), (False, True), (False, None)):
+        assert not facts_of(asking(*answers)).shares_nothing_out
+
+
+@pytest.mark.parametrize(
+    ("workers", "forecast", "said"), [(0, [0, 1], False), (1, [0, 1], False), (2, [0, 1, 2], True)]
+)
+def test_more_workers_are_not_forecast_where_each_would_give_all_samples(workers, forecast, said):
+    found = profile(step(getitem=ms(40), blocked=ms(40), compute=ms(5)) * 40, workers=workers)
+    for asks in (False, True):
+        mine, *others = found.loaders
+        told = replace(found, loaders=(replace(mine, asks_worker=asks), *others))
+        report = diagnose(told)
+        numbers = [row.to for row in report.forecast if row.setting == "num_workers"]
+        assert numbers == forecast if not asks else len(numbers) > len(forecast)
+        advice = {row.id: row for row in report.advice}
+        assert ("shard-dataset" in advice) is not asks
+        notices = [notice.slug for notice in report.notices]
+        assert ("samples-repeated" in notices) is (said and not asks)
+        tried = plan_trials(told, report)
+        numbers = {each.settings.get("num_workers", workers) for each in tried.candidates}
+        assert (max(numbers) <= max(workers, 1)) is not asks
+        assert tried.repeats is not asks
+        if not asks:
+            assert advice["shard-dataset"].speedup is None
+            if "raise-num-workers" in advice:
+                assert advice["raise-num-workers"].to == 1
 
 
 # ---- padding ---------------------------------------------------------------------------------------------------------

@@ -396,3 +396,49 @@ def test_a_trace_that_cannot_be_read_is_named(folder, damage):
         path.write_text(path.read_text()[:-20])
     found = folder.events(MAIN, event).spans(MAIN, taken(0, 1)).profile()
     assert [notice.slug for notice in found.notices] == ["trace-unreadable"]
+
+
+# ---- who asks which worker it is -------------------------------------------------------------------------------------
+
+
+def asked(dataset: int | None) -> dict[str, Any]:
+    return {"event": "asked-worker", "dataset": dataset}
+
+
+def streaming(*, watched: bool = True) -> dict[str, Any]:
+    return {"event": "loader", "id": 1, "index": 0, "asking_watched": watched}
+
+
+@pytest.mark.parametrize(
+    ("said", "watched", "asks"),
+    [
+        ([], True, False),
+        ([asked(0)], True, True),
+        ([asked(1)], True, False),
+        # A thread of some dataset: it may be this one's.
+        ([asked(None)], True, True),
+        ([asked(0)], False, None),
+    ],
+)
+def test_without_workers_a_dataset_asks_in_the_training_process(folder, said, watched, asks):
+    folder.events(MAIN, streaming(watched=watched), iterator(1), *said).spans(MAIN, taken(0, 1))
+    (loader,) = folder.profile().loaders
+    assert loader.asks_worker is asks
+    assert loader.settings == {"index": 0}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asks"),
+    [
+        ([{"event": "worker", "number": 0}], [], False),
+        ([{"event": "worker", "number": 0}, asked(None)], [], True),
+        ([{"event": "worker", "number": 0}], [{"event": "worker", "number": 1}, asked(3)], True),
+        # Workers without the hooks would not be heard.
+        ([], [], None),
+    ],
+)
+def test_with_workers_a_dataset_asks_in_them(folder, first, second, asks):
+    folder.events(MAIN, streaming(), iterator(1, WORKER, WORKER + 1), asked(0)).spans(MAIN, taken(0, 1))
+    folder.events(WORKER, *first).events(WORKER + 1, *second)
+    (loader,) = folder.profile().loaders
+    assert loader.asks_worker is asks

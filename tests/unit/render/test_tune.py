@@ -8,8 +8,9 @@ import pytest
 from report_cases import CONTROL, MARKUP
 from tune_cases import CASES
 
+from dlprof.model.tune import Ending
 from dlprof.render import render_tune, tune_lines
-from dlprof.render.wording import tune_how
+from dlprof.render.wording import tune_conclusion, tune_how
 
 
 def page(case: str, format_: str) -> str:
@@ -70,3 +71,13 @@ def test_lines_to_paste() -> None:
     assert "Without workers torch refuses prefetch_factor" in fewer
     trainer = tune_how({"num_workers": 4, "pin_memory": False}, {**made, "made_by": "transformers.trainer"})
     assert "TrainingArguments(..., dataloader_num_workers=4, dataloader_pin_memory=False)" in trainer
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_that_repeated_samples_were_not_tried_is_said_beside_what_was(ending: Ending) -> None:
+    won = CASES["won"]()
+    for rows, winner in (([won.baseline, *won.trials], won.winner), ([won.baseline], None)):
+        found = tune_conclusion(rows, winner, ending)
+        assert tune_conclusion(rows, winner, ending, repeats=True).startswith(
+            f"{found} More than one worker was not tried"
+        )
