@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import BudgetRow, Evidence, StepTimes
 from dlprof.model.tune import Ending, TrialRow
 from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
@@ -113,7 +114,7 @@ def headline(
     subject = _catalogue("component", component.value)["subject"] if component else entry["subject"]
     amount = ""
     if share is not None and step.mean_ms is not None:
-        amount = sentence(_catalogue("headline", "amount"), **_amount(share, step.mean_ms))
+        amount = _amount_text(bottleneck, component, share, step.mean_ms, _wait_share(budget))
     unseen = bottleneck is Bottleneck.INPUT_PIPELINE and component is None
     return sentence(
         _catalogue("headline", "invisible" if unseen else "bound"),
@@ -122,6 +123,21 @@ def headline(
         amount=amount,
         line=line or "",
     )
+
+
+def _amount_text(
+    bottleneck: Bottleneck, component: Component | None, share: float, step_ms: float, wait: float | None
+) -> str:
+    """What a bottleneck costs; never a wait above the measured one."""
+    values = _amount(share, step_ms)
+    if component is Component.WORKER_STARTUP:
+        # The start is in no step, and the share is that of a step together with its part of the start.
+        values["cost"] = milliseconds(share / (1 - share) * step_ms)
+        return sentence(_catalogue("headline", "amount-outside"), **values)
+    # Data work may also take cores from the step: without it more would be saved than was waited.
+    beyond = bottleneck in BOTTLENECK_OF.values() and wait is not None and share > wait
+    slug = "amount-beyond-wait" if beyond and percent(share) != percent(wait) else "amount"
+    return sentence(_catalogue("headline", slug), wait=percent(wait), **values)
 
 
 def _amount(share: float, step_ms: float) -> dict[str, str]:
@@ -135,7 +151,7 @@ def _amount(share: float, step_ms: float) -> dict[str, str]:
 def _compute_headline(
     share: float | None, probably: str, step: StepTimes, budget: Sequence[BudgetRow], device: str
 ) -> str:
-    wait = next((row.share for row in budget if row.cause is Cause.INPUT_WAIT), 0.0 if budget else None)
+    wait = _wait_share(budget)
     amount = {"share": ""}
     if share is not None and step.mean_ms is not None:
         amount = _amount(share, step.mean_ms)
@@ -148,6 +164,11 @@ def _compute_headline(
         level=_wait_level(wait),
         **amount,
     )
+
+
+def _wait_share(budget: Sequence[BudgetRow]) -> float | None:
+    """The measured wait for input, 0 to 1; None without a budget."""
+    return next((row.share for row in budget if row.cause is Cause.INPUT_WAIT), 0.0 if budget else None)
 
 
 def _wait_level(share: float | None) -> str:

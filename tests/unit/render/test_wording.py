@@ -9,7 +9,9 @@ import pytest
 
 import dlprof
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
+from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import BudgetRow, Evidence, StepTimes
+from dlprof.render.numbers import percent
 from dlprof.render.templates import messages
 from dlprof.render.wording import (
     advice_text,
@@ -29,6 +31,7 @@ from dlprof.render.wording import (
 STEP = StepTimes(61.3, 60.0, 70.0, 16.0, 130.0, 1.0)
 NO_STEP = StepTimes(None, None, None, None, None, None)
 BUDGET = [BudgetRow(Cause.INPUT_WAIT, 8.0, 0.13, "light"), BudgetRow(Cause.DEVICE_COMPUTE, 53.3, 0.87, "traced")]
+WAITING = [BudgetRow(Cause.INPUT_WAIT, 38.6, 0.63, "light"), BudgetRow(Cause.DEVICE_COMPUTE, 22.7, 0.37, "traced")]
 NO_VERDICT = (Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
 
 
@@ -42,12 +45,14 @@ def is_clean(sentence: str) -> bool:
 def test_every_bottleneck_and_component_has_a_headline(bottleneck: Bottleneck, device: str) -> None:
     for component, confidence in itertools.product([None, *Component], Confidence):
         share = None if bottleneck in NO_VERDICT else 0.62
-        said = headline(bottleneck, component, share, confidence, STEP, BUDGET, device)
+        said = headline(bottleneck, component, share, confidence, STEP, WAITING, device)
         assert is_clean(said)
         assert said.endswith(".")
         assert said.count(". ") == 0
         if share is not None:
-            assert "62 % of it (38.0 ms of 61.3 ms)" in said
+            outside = component is Component.WORKER_STARTUP and bottleneck is not Bottleneck.DEVICE_COMPUTE
+            cost = "100 ms for each step of 61.3 ms" if outside else "38.0 ms of 61.3 ms"
+            assert f"62 % of it ({cost})" in said
         if device == "cpu":
             assert "GPU" not in said
 
@@ -60,11 +65,28 @@ def test_a_headline_without_any_number(bottleneck: Bottleneck) -> None:
 
 
 def test_headline_names_the_cause_and_its_cost() -> None:
-    said = headline(Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER, 0.62, Confidence.HIGH, STEP, BUDGET, "cuda:0")
+    said = headline(Bottleneck.CPU_PREPROCESSING, Component.TOKENIZER, 0.62, Confidence.HIGH, STEP, WAITING, "cuda:0")
     assert said == (
         "CPU preprocessing bounds the step: the tokenizer keeps the training loop waiting "
         "for 62 % of it (38.0 ms of 61.3 ms)."
     )
+
+
+@pytest.mark.parametrize("bottleneck", sorted(set(BOTTLENECK_OF.values())))
+@pytest.mark.parametrize("wait", [0.0, 0.06, 0.13, 0.39, 0.4, 0.9])
+def test_no_headline_claims_a_wait_above_the_measured_one(bottleneck: Bottleneck, wait: float) -> None:
+    budget = [BudgetRow(Cause.INPUT_WAIT, wait * 61.3, wait, "light")]
+    said = headline(bottleneck, None, 0.4, Confidence.HIGH, STEP, budget, "cpu").replace("\N{NO-BREAK SPACE}", " ")
+    if wait < 0.4:
+        assert f"waiting for {percent(wait)} of it at most, ".replace("\N{NO-BREAK SPACE}", " ") in said
+        assert "without that a step would be 40 % shorter (24.5 ms of 61.3 ms)" in said
+    else:
+        assert "waiting for 40 % of it (24.5 ms of 61.3 ms)" in said
+
+
+def test_what_is_held_up_outside_the_wait_for_input_is_not_measured_by_it() -> None:
+    said = headline(Bottleneck.HOST_OVERHEAD, Component.PYTHON, 0.4, Confidence.HIGH, STEP, BUDGET, "cpu")
+    assert "holds the step up for 40 % of it" in said.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_low_confidence_says_probably() -> None:
