@@ -5,6 +5,9 @@ Every rule looks at the findings and answers with advice, with a refusal that is
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from dlprof.advice import data, loader, machine, step
 from dlprof.advice.common import (
     COMPUTES,
@@ -23,6 +26,8 @@ from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import Evidence, HotLine
+
+_COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 
 
 def advise(findings: Findings) -> tuple[list[Advice], list[Refusal]]:
@@ -154,22 +159,32 @@ def _vectorize_collate(findings: Findings) -> Answer:
     collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
     if isinstance(answer, Advice) and collate_fn.startswith("torch.utils.data."):
         return Refusal("vectorize-collate", "torchs-own")
-    if isinstance(answer, Advice) and findings.judgement.component is Component.COLLATE_FN:
-        return _unless_elsewhere(answer, collate_fn, findings.lines)
+    if isinstance(answer, Advice):
+        return _unless_elsewhere(answer, collate_fn, findings)
     return answer
 
 
-def _unless_elsewhere(advice: Advice, collate_fn: str, lines: tuple[HotLine, ...]) -> Answer:
-    """Refuse where most of the time is spent in functions that collate_fn calls."""
+def _unless_elsewhere(advice: Advice, collate_fn: str, findings: Findings) -> Answer:
+    """Refuse where most of the time is spent in functions that collate_fn calls, or nothing tells that it is not."""
+    lines = findings.lines
+    if not lines:
+        return Refusal("vectorize-collate", "lines-unknown", {"gain": advice.speedup})
     # Of a partial function the function is not known.
     others = [] if collate_fn.startswith("functools.") else [it for it in lines if not _is_of(it.function, collate_fn)]
-    if sum(it.share for it in others) * 2 <= sum(it.share for it in lines):
-        return advice
-    return Refusal("vectorize-collate", "elsewhere", {"function": others[0].function, "line": others[0].where})
+    # Where another component costs more, its lines are among them.
+    mostly = findings.judgement.component is Component.COLLATE_FN and _share(others) * 2 > _share(lines)
+    if mostly or len(others) == len(lines):
+        return Refusal("vectorize-collate", "elsewhere", {"function": others[0].function, "line": others[0].where})
+    return advice
+
+
+def _share(lines: Iterable[HotLine]) -> float:
+    return sum(line.share for line in lines)
 
 
 def _is_of(function: str, collate_fn: str) -> bool:
-    # A collate_fn that is an object is known by its type.
+    # A comprehension is part of the function around it; a collate_fn that is an object is known by its type.
+    function = _COMPREHENSION.sub("", function)
     names = (function, function.removesuffix(".__call__"))
     return any(collate_fn == name or collate_fn.endswith(f".{name}") for name in names)
 

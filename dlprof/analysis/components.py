@@ -1,7 +1,8 @@
 """What making one batch consisted of: self time per component, on the thread that made it.
 
 Nested spans keep self time: a tokenizer called in ``collate_fn`` counts once, as tokenizer. What no span inside a
-fetch explains is the dataset's own code.
+fetch explains is the dataset's own code. A tokenizer of the user's own, in Python, has no span: looks at the thread
+say what part of its surroundings it takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.scope import own_spans
-from dlprof.analysis.timelines import COLUMNS, IN_KERNEL, ON_CPU, Timeline, timelines
+from dlprof.analysis.timelines import COLUMNS, FEWEST_LOOKS, IN_KERNEL, ON_CPU, Timeline, timelines
+from dlprof.analysis.tokenizers import in_tokenizer, time_in_python
 from dlprof.model.kinds import Component, Doing, Kind
 from dlprof.model.profile import Frame, Profile, Spans
 from dlprof.model.steps import Step
@@ -114,6 +116,7 @@ def find_fetches(profile: Profile) -> Fetches:
     helpers = np.maximum(np.maximum(fetches.process_cpu_ns, 0) - on_cpu, 0.0)
     waited = _waited_for(profile, fetches, inner, seen)
     _set_apart(wall, cpu, np.maximum(wall - cpu - no_core, 0), helpers, waited)
+    _set_tokenizing_apart(wall, cpu, no_core, waited.tokenizing)
     return Fetches(fetches, wall, cpu, no_core, helpers, calls, seen)
 
 
@@ -127,10 +130,12 @@ class _Waited:
         blocked: What part of a component's blocked time is spent on what, shape ``(len(MAKING), len(WAITING))``.
         reading: What part of its time on a core is spent in the kernel at lines that also wait for storage: it goes
             away with the waiting. Shape ``(len(MAKING),)``.
+        tokenizing: What part of its time on a core is spent in a tokenizer written in Python. Same shape.
     """
 
     blocked: Table
     reading: npt.NDArray[np.float64]
+    tokenizing: npt.NDArray[np.float64]
 
 
 def _set_apart(wall: Table, cpu: Table, blocked: Table, helpers: npt.NDArray[np.float64], waited: _Waited) -> None:
@@ -149,10 +154,20 @@ def _set_apart(wall: Table, cpu: Table, blocked: Table, helpers: npt.NDArray[np.
         table[:, storage] += reading.sum(axis=1)
 
 
+def _set_tokenizing_apart(wall: Table, cpu: Table, no_core: Table, part: npt.NDArray[np.float64]) -> None:
+    """Move to the tokenizer's column what other components spend in one that has no span."""
+    making, tokenizer = len(MAKING), PARTS.index(Component.TOKENIZER)
+    computing, waiting = cpu[:, :making] * part, no_core[:, :making] * part
+    for table, moved in ((cpu, computing), (no_core, waiting), (wall, computing + waiting)):
+        table[:, :making] -= moved
+        table[:, tokenizer] += moved.sum(axis=1)
+
+
 def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, Timeline]) -> _Waited:
     spent = np.zeros((len(MAKING), COLUMNS))
     blocked_looks = np.zeros(len(MAKING))
     lines: dict[tuple[int, Frame], npt.NDArray[np.float64]] = {}
+    named: list[list[tuple[Frame, float]]] = [[] for _ in MAKING]
     for track, timeline in seen.items():
         own = fetches.where(fetches.track == track)
         looks, amounts = timeline.looks_within(own.start_ns, own.end_ns)
@@ -160,8 +175,11 @@ def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, 
         np.add.at(spent, column, amounts)
         np.add.at(blocked_looks, column, timeline.doing[looks] != Doing.RUNNING)
         for component, stack, amount in zip(column.tolist(), timeline.stack[looks].tolist(), amounts, strict=True):
-            for frame in profile.samples.stacks[stack].frames[:1]:
+            where = profile.samples.stacks[stack]
+            for frame in where.frames[:1]:
                 lines[component, frame] = lines.get((component, frame), np.zeros(COLUMNS)) + amount
+                if where.in_fetch and in_tokenizer(where):
+                    named[component].append((frame, float(amount[ON_CPU])))
     known = spent[:, [int(doing) for doing in Doing if doing is not Doing.RUNNING]].sum(axis=1, keepdims=True)
     kinds = np.stack([spent[:, list(columns)].sum(axis=1) for columns in WAITING.values()], axis=1)
     enough = (blocked_looks >= _FEWEST_LOOKS)[:, None] & (known > 0)
@@ -170,7 +188,13 @@ def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, 
         if amount[list(WAITING[Component.STORAGE_IO])].any():
             reading[component] += min(amount[IN_KERNEL], amount[ON_CPU])
     reading = np.where(enough[:, 0], reading / np.maximum(spent[:, ON_CPU], 1), 0.0)
-    return _Waited(np.where(enough, kinds / np.maximum(known, 1), 0.0), np.minimum(reading, 1.0))
+    tokenizing = np.array([time_in_python(looks) if len(looks) >= FEWEST_LOOKS else 0.0 for looks in named])
+    tokenizing[MAKING.index(Component.TOKENIZER)] = 0.0
+    return _Waited(
+        np.where(enough, kinds / np.maximum(known, 1), 0.0),
+        np.minimum(reading, 1.0),
+        np.minimum(tokenizing / np.maximum(spent[:, ON_CPU], 1), 1.0),
+    )
 
 
 def _component_at(times: npt.NDArray[np.int64], inner: Spans) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dlprof.analysis.components import Fetches
 from dlprof.analysis.scope import process_spans, training_spans
-from dlprof.analysis.timelines import COLUMNS, IN_KERNEL, NO_CORE, ON_CPU, Timeline
+from dlprof.analysis.timelines import COLUMNS, FEWEST_LOOKS, IN_KERNEL, NO_CORE, ON_CPU, Timeline
 from dlprof.model.intervals import clip, length
 from dlprof.model.kinds import Doing, Kind
 from dlprof.model.profile import Frame, Profile, Stack
@@ -23,8 +23,6 @@ from dlprof.model.steps import Step, Steps
 
 _MOST = 10
 _LEAST_SHARE = 0.01
-_FEWEST_LOOKS = 5
-"""Looks from which lines are named: fewer would name the one that happened to be seen."""
 _STATES: dict[BlockedOn, tuple[int, ...]] = {
     "cpu": (ON_CPU,),
     "storage": (Doing.DISK, Doing.PAGE_FAULT),
@@ -52,7 +50,7 @@ class HotLines:
     @property
     def few(self) -> bool:
         """Whether it was looked at, and not often enough to name lines."""
-        return 0 < self.looks < _FEWEST_LOOKS
+        return 0 < self.looks < FEWEST_LOOKS
 
     def all(self) -> list[HotLine]:
         """Both together."""
@@ -93,7 +91,7 @@ class _Spent:
 
     def lines(self, total_ns: float) -> list[HotLine]:
         """One entry a line and state that has at least a hundredth of the total; none after too few looks."""
-        if self.looks < _FEWEST_LOOKS:
+        if self.looks < FEWEST_LOOKS:
             return []
         found = [
             HotLine(f"{file}:{line}", self._frames[file, line].function, self._frames[file, line].source, share, state)

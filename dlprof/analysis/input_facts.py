@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +9,8 @@ import numpy as np
 from dlprof.analysis.components import PARTS, Fetches
 from dlprof.analysis.pipeline import training_loader
 from dlprof.analysis.scope import own_spans
-from dlprof.analysis.timelines import ON_CPU
+from dlprof.analysis.timelines import FEWEST_LOOKS, ON_CPU
+from dlprof.analysis.tokenizers import in_tokenizer, time_in_python
 from dlprof.model.advice import InputFacts
 from dlprof.model.intervals import Intervals, clip, length
 from dlprof.model.kinds import Component, Kind
@@ -19,16 +19,10 @@ from dlprof.model.steps import Steps
 
 _ROUNDS = 2
 """Times that every worker has to have had its turn before one without a batch is said to have none."""
-_FEWEST_LOOKS = 5
 MOST_TOKENS = 16_384
 """Tokens of one batch that are counted, as in ``capture/padding.py``."""
-_TOKENIZER = re.compile(r"tokeni[sz]|word_?piece|(^|[._])bpe([._]|$)|BPE|sentence_?piece", re.IGNORECASE)
 _COMPILED = ("tokenizers.", "tiktoken.", "sentencepiece.")
 """Tokenizers whose work is not done in Python."""
-_CALLS_COMPILED = ("tokenization_utils_fast.py", "tokenization_utils_tokenizers.py")
-"""Files of transformers whose tokenizers call compiled ones."""
-_ONE_LINE = 0.8
-"""A tokenizer that spends more than this at one line calls something compiled there."""
 _REBUILDING = ("rebuild_storage_fd", "rebuild_storage_filename")
 """torch's functions that open the shared memory of one tensor."""
 
@@ -105,21 +99,15 @@ def tokens_looked_at(rows: int, columns: int) -> int:
 def _python_tokenizer_ratio(profile: Profile, steps: Steps, fetches: Fetches) -> float:
     """Part of the data work's time on a core that is spent in a tokenizer written in Python, 0 to 1."""
     compiled = _compiled(profile)
-    whole = 0.0
-    by_line: dict[tuple[str, int], float] = {}
-    for track, at, stack, on_cpu in _making(profile, steps, fetches):
-        whole += on_cpu
-        frames = stack.frames
-        named = any(_TOKENIZER.search(frame.function) for frame in frames)
-        if not named or any(frame.file.endswith(_CALLS_COMPILED) for frame in frames):
-            continue
-        if track not in compiled or not length(clip(compiled[track], at, at + 1)):
-            place = frames[0].file, frames[0].line
-            by_line[place] = by_line.get(place, 0.0) + on_cpu
-    found = sum(by_line.values())
-    if not whole or not found or max(by_line.values()) > _ONE_LINE * found:
-        return 0.0
-    return found / whole
+    looks = list(_making(profile, steps, fetches))
+    whole = sum(on_cpu for *_, on_cpu in looks)
+    found = [
+        (stack.frames[0], on_cpu)
+        for track, at, stack, on_cpu in looks
+        if in_tokenizer(stack) and (track not in compiled or not length(clip(compiled[track], at, at + 1)))
+    ]
+    # As hot lines are: from fewer looks the one that happened to be seen would be the whole.
+    return time_in_python(found) / whole if whole and len(looks) >= FEWEST_LOOKS else 0.0
 
 
 def _compiled(profile: Profile) -> dict[int, Intervals]:
@@ -155,4 +143,4 @@ def _rebuilding_ratio(profile: Profile, fetches: Fetches) -> float | None:
                 frames = profile.samples.stacks[stack].frames
                 total += 1
                 opening += any(frame.function in _REBUILDING for frame in frames)
-    return opening / total if total >= _FEWEST_LOOKS else None
+    return opening / total if total >= FEWEST_LOOKS else None

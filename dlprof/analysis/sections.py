@@ -146,7 +146,8 @@ def totals(profile: Profile, steps: Steps, fetches: Fetches, parts: Partition | 
 
     def of(component: Component) -> Total | None:
         place = PARTS.index(component)
-        if not len(rows) or not calls[:, place].any():
+        # Calls of a tokenizer of the user's own are not counted.
+        if not len(rows) or not (calls[:, place].any() or (component is Component.TOKENIZER and wall[:, place].any())):
             return None
         return Total(float(wall[:, place].mean()) / _MS, int(calls[:, place].sum()))
 

@@ -18,6 +18,8 @@ ON_CPU, NO_CORE, UNSEEN, IN_KERNEL = 0, 8, 9, 10
 """Columns of a timeline; the others are those of ``Doing``. Unseen: blocked for a moment between two looks that both
 found the thread running. In the kernel: of the time on a core."""
 COLUMNS = 11
+FEWEST_LOOKS = 5
+"""Looks from which lines and functions are named: fewer would name the one that happened to be seen."""
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -76,7 +76,7 @@ class BudgetRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Time in one activity, overlapped or not, and how often it was called per run."""
+    """Time in one activity, overlapped or not, and how often it was called per run; 0 where calls were not counted."""
 
     ms_per_batch: float
     calls: int

@@ -255,7 +255,9 @@ def _totals(report: Report) -> list[Block]:
     if not seen:
         return []
     times = column(total.ms_per_batch for _, total in seen)
-    rows = [(label, ms, count(total.calls)) for (label, total), ms in zip(seen, times, strict=True)]
+    rows = [
+        (label, ms, count(total.calls) if total.calls else TO) for (label, total), ms in zip(seen, times, strict=True)
+    ]
     text = (
         "How long each activity takes, also while something else runs at the same time, in a worker or on the device. "
         "These do not add up to the step."

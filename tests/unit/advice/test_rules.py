@@ -12,9 +12,17 @@ from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_CODING, WORTH_TRYI
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Bottleneck, Component
 from dlprof.model.pipeline import Interval
-from dlprof.model.report import HotLine
+from dlprof.model.report import Forecast, HotLine
+from dlprof.render.wording import why_not
 
 JUST_BELOW = 1e-6
+IN_COLLATE = HotLine("train.py:7", "collate", "rows = pad(rows)", 0.8, "cpu")
+
+
+def costs(component: Component, removed: float | Forecast) -> Findings:
+    """Removing a part of the data work gains that much; the lines are those of collate_fn."""
+    collated = findings(without={component: removed}, lines=(IN_COLLATE,))
+    return replace(collated, loader={**collated.loader, "collate_fn": "__main__.collate"})
 
 
 def answer(rule: str, found: Findings) -> Advice | Refusal | None:
@@ -155,7 +163,7 @@ PARTS = {
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
 def test_a_part_whose_removal_gains_is_worth_making_cheaper(rule, component):
-    found = assert_is_advice(answer(rule, findings(without={component: 1.7})), None, None, None)
+    found = assert_is_advice(answer(rule, costs(component, 1.7)), None, None, None)
     assert found.id == rule
     assert found.speedup[1] == 1.7
     assert [each.metric for each in found.evidence] == ["input_wait", f"wait_for_{component}"]
@@ -168,7 +176,7 @@ def test_the_evidence_says_how_long_the_part_is_waited_for():
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
 def test_a_part_is_worth_it_from_ten_percent_on(rule, component):
-    assert isinstance(answer(rule, findings(without={component: WORTH_CODING})), Advice)
+    assert isinstance(answer(rule, costs(component, WORTH_CODING)), Advice)
     assert_is_refusal(answer(rule, findings(without={component: WORTH_CODING - JUST_BELOW})), "small-gain")
     assert_is_refusal(answer(rule, findings(without={component: forecast(0, 1.2, spread=0.2)})), "small-gain")
 
@@ -202,6 +210,8 @@ def test_the_largest_middle_gain_comes_first_and_what_has_none_last():
             wait=0.02,
             knee=forecast(2, 1.3),
             without={Component.TOKENIZER: 1.8, Component.DECODE: 1.2, Component.COLLATE_FN: 2.4},
+            loader={"num_workers": 0, "pin_memory": False, "collate_fn": "__main__.collate"},
+            lines=(IN_COLLATE,),
         )
     )
     assert [each.id for each in advice] == [
@@ -261,7 +271,7 @@ def test_without_a_faithful_simulation_no_forecast_is_given():
 
 
 def test_torchs_own_collate_function_is_not_to_be_rewritten():
-    slow = findings(without={Component.COLLATE_FN: forecast(None, 1.5)})
+    slow = costs(Component.COLLATE_FN, forecast(None, 1.5))
     own = replace(slow, loader={**slow.loader, "collate_fn": "torch.utils.data._utils.collate.default_collate"})
     assert isinstance(answer("vectorize-collate", slow), Advice)
     assert answer("vectorize-collate", own) == Refusal("vectorize-collate", "torchs-own")
@@ -273,6 +283,8 @@ def test_torchs_own_collate_function_is_not_to_be_rewritten():
         ("__main__.collate", "collate", True),
         ("train.Collator", "Collator.__call__", True),
         ("train.make.<locals>.collate", "make.<locals>.collate", True),
+        ("train.collate", "collate.<locals>.<listcomp>", True),
+        ("train.make.<locals>.collate", "make.<locals>.collate.<locals>.<genexpr>", True),
         ("functools.partial", "anything", True),
         ("__main__.collate", "Tokenizer.encode", False),
         ("__main__.collate", "encode", False),
@@ -287,3 +299,18 @@ def test_a_collate_fn_that_calls_what_costs_the_time_is_not_to_be_vectorised(col
     assert isinstance(given, Advice) is advised
     if not advised:
         assert_is_refusal(given, "elsewhere")
+
+
+def test_a_collate_fn_whose_lines_are_not_known_is_not_to_be_vectorised():
+    unseen = replace(costs(Component.COLLATE_FN, 1.7), lines=())
+    refused = assert_is_refusal(answer("vectorize-collate", unseen), "lines-unknown")
+    text = why_not(refused.id, refused.reason, **refused.values)
+    assert "1.7" in text
+    assert "--steps" in text
+
+
+def test_where_another_part_costs_more_collate_fn_has_to_be_among_the_lines():
+    dataset = HotLine("train.py:3", "Data.__getitem__", "return parse(row)", 0.7, "cpu")
+    both = replace(costs(Component.COLLATE_FN, 1.7), lines=(dataset, replace(IN_COLLATE, share=0.2)))
+    assert isinstance(answer("vectorize-collate", both), Advice)
+    assert_is_refusal(answer("vectorize-collate", replace(both, lines=(dataset,))), "elsewhere")

@@ -495,3 +495,42 @@ def test_time_in_the_kernel_where_nothing_was_waited_for_is_the_datasets_own():
         looked_at(recorded([Span(Kind.FETCH, 0, ms(80), batch=0, iterator=1, on_cpu_ns=ms(80))]), *looks)
     )
     assert wall_ms(found) == {Component.DATASET_GETITEM: 80}
+
+
+# ---- tokenizers without a span ---------------------------------------------------------------------------------------
+
+ENCODE = (frame("tok.py:5", "Tokenizer.encode"), frame("tok.py:6", "Tokenizer.encode"))
+PAD = frame("train.py:9", "collate")
+
+
+def tokenizing(*, looks: int, others: int, inner: Kind = Kind.COLLATE, no_core: int = 0) -> Fetches:
+    """A batch of 100 ms within ``inner``, at which a thread was seen in a tokenizer in Python, or not."""
+    seen = [making(ENCODE[n % 2], PAD) for n in range(looks)] + [making(PAD)] * others
+    rows = [Look(ms(10 * (n + 1)), Doing.RUNNING, stack, on_cpu_ns=ms(10)) for n, stack in enumerate(seen)]
+    counted = {"on_cpu_ns": ms(100 - no_core), "runnable_ns": ms(no_core)}
+    whole = Span(Kind.FETCH, 0, ms(100), batch=0, iterator=1, **counted)
+    within = Span(inner, 0, ms(100), on_cpu_ns=ms(100 - no_core), name="a")
+    return find_fetches(looked_at(recorded([within, whole]), Look(0, Doing.RUNNING), *rows))
+
+
+def test_a_tokenizer_of_the_users_own_in_collate_is_the_tokenizer():
+    found = tokenizing(looks=6, others=2)
+    assert wall_ms(found) == pytest.approx({Component.TOKENIZER: 75, Component.COLLATE_FN: 25})
+    assert cpu_ms(found) == pytest.approx({Component.TOKENIZER: 75, Component.COLLATE_FN: 25})
+    # How often it was called nobody has counted.
+    assert Component.TOKENIZER not in calls(found)
+
+
+def test_its_wait_for_a_core_goes_with_it():
+    found = tokenizing(looks=6, others=2, no_core=20)
+    assert found.no_core_ns[0, PARTS.index(Component.TOKENIZER)] == pytest.approx(ms(15))
+    assert wall_ms(found) == pytest.approx({Component.TOKENIZER: 75, Component.COLLATE_FN: 25})
+
+
+def test_a_tokenizer_that_was_seen_seldom_stays_where_it_was_called():
+    assert wall_ms(tokenizing(looks=4, others=4)) == {Component.COLLATE_FN: 100}
+    assert wall_ms(tokenizing(looks=5, others=3))[Component.TOKENIZER] == pytest.approx(62.5)
+
+
+def test_a_tokenizer_with_a_span_is_not_counted_again():
+    assert wall_ms(tokenizing(looks=6, others=2, inner=Kind.TOKENIZER)) == {Component.TOKENIZER: 100}

@@ -19,7 +19,7 @@ from dlprof.model.report import HotLine
 
 @pytest.fixture(autouse=True)
 def _few_looks_do(monkeypatch):
-    monkeypatch.setattr(hot_lines, "_FEWEST_LOOKS", 1)
+    monkeypatch.setattr(hot_lines, "FEWEST_LOOKS", 1)
 
 
 PARSE = frame("train.py:7", "Texts.__getitem__", source="return json.loads(self.texts[i])")

@@ -140,8 +140,30 @@ def look(at: int, *frames, on_cpu: int = 10) -> Look:
 
 
 def test_a_tokenizer_in_python_is_known_by_the_names_of_its_functions():
-    found = facts_of_batch(look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE), look(30), look(40), on_cpu_ns=ms(40))
-    assert found.python_tokenizer_ratio == pytest.approx(0.5)
+    looks = [look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE), look(30, TOKENIZE), look(40), look(50), look(60)]
+    assert facts_of_batch(*looks, on_cpu_ns=ms(60)).python_tokenizer_ratio == pytest.approx(0.5)
+
+
+def test_a_few_looks_tell_nothing_of_a_tokenizer():
+    looks = [look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE), look(30), look(40)]
+    assert facts_of_batch(*looks, on_cpu_ns=ms(40)).python_tokenizer_ratio == 0.0
+    assert facts_of_batch(*looks, look(50), on_cpu_ns=ms(50)).python_tokenizer_ratio == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("function", "ratio"),
+    [
+        ("Tokenizer.encode", 1.0),
+        ("my_tokenise", 1.0),
+        ("TokenizingCollator.__call__", 0.0),
+        ("TokenizedDataset.__getitem__", 0.0),
+        ("read_tokenized", 0.0),
+        ("Vocabulary.encode", 0.0),
+    ],
+)
+def test_what_calls_a_tokenizer_or_holds_tokens_is_none(function: str, ratio: float):
+    looks = [look(10 * n, frame("train.py:30" if n % 2 else "train.py:31", function)) for n in range(1, 7)]
+    assert facts_of_batch(*looks, on_cpu_ns=ms(60)).python_tokenizer_ratio == ratio
 
 
 def test_a_tokenizer_that_is_at_one_line_all_the_time_calls_something_compiled():
@@ -151,13 +173,13 @@ def test_a_tokenizer_that_is_at_one_line_all_the_time_calls_something_compiled()
 
 
 def test_what_a_compiled_tokenizer_is_called_from_is_no_tokenizer_in_python():
-    looks = look(10, PIECES, TOKENIZE), look(20, CLEAN, TOKENIZE)
+    looks = [look(10 * n, CLEAN if n % 2 else PIECES, TOKENIZE) for n in range(1, 6)]
     for name, ratio in (("tokenizers.Tokenizer.encode", 0.0), ("transformers.base.__call__", 1.0)):
-        span = Span(Kind.TOKENIZER, 0, ms(30), name=name)
-        assert facts_of_batch(*looks, rows=(span,), on_cpu_ns=ms(20)).python_tokenizer_ratio == ratio
+        span = Span(Kind.TOKENIZER, 0, ms(60), name=name)
+        assert facts_of_batch(*looks, rows=(span,), on_cpu_ns=ms(50)).python_tokenizer_ratio == ratio
     fast = frame("/site-packages/transformers/tokenization_utils_fast.py:500", "_encode_plus", user=False)
-    looks = look(10, PIECES, fast, TOKENIZE), look(20, CLEAN, fast, TOKENIZE)
-    assert facts_of_batch(*looks, on_cpu_ns=ms(20)).python_tokenizer_ratio == 0.0
+    looks = [look(10 * n, CLEAN if n % 2 else PIECES, fast, TOKENIZE) for n in range(1, 6)]
+    assert facts_of_batch(*looks, on_cpu_ns=ms(50)).python_tokenizer_ratio == 0.0
 
 
 # ---- handing over ----------------------------------------------------------------------------------------------------
