@@ -10,7 +10,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from dlprof.diagnose import diagnose, plan_trials
 from dlprof.errors import EXIT_BOUND_CROSSED, DlprofError, UnreadableInputError
 from dlprof.formats import run_file
 from dlprof.formats.chrome_trace import AlignedTrace
+from dlprof.formats.places import made_at
 from dlprof.formats.recording import (
     Recording,
     assemble,
@@ -35,7 +36,7 @@ from dlprof.formats.recording import (
     training_process,
 )
 from dlprof.formats.report_json import decode_report, encode_report
-from dlprof.formats.settings_file import Override, load_settings
+from dlprof.formats.settings_file import load_settings
 from dlprof.formats.trace_writer import write_trace
 from dlprof.formats.tune_json import FILE as TUNE_FILE
 from dlprof.formats.tune_json import encode_tune
@@ -45,13 +46,13 @@ from dlprof.model.report import Report
 from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
 from dlprof.model.tune import Ending, Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
 from dlprof.render import Summary, render_each, render_tune, summary, tune_lines
+from dlprof.render.text import SAID_APART
 from dlprof.render.view import ended
 from dlprof.render.wording import notice_text, tune_conclusion, tune_how, tune_text
 from dlprof.whatif.comparison import judge_trials
 
 JSON = "json"
 RECORDING = "recording"
-_NOT_SET = ("set-refused", "set-unused")
 
 __all__ = [
     "FinishedRun",
@@ -75,11 +76,13 @@ class FinishedRun:
         status: What ``dlprof run`` exits with.
         summary: What to say on the terminal.
         failures: What could not be made, a sentence each.
+        remarks: What became of ``--set`` and ``--fail-if``, to be shown whole, a paragraph each.
     """
 
     status: int
     summary: Summary | None
     failures: list[str]
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +118,21 @@ def finish_run(
     written = _write(report, folder, formats)
     best = next((path for path in written.paths if path.suffix == ".html"), None)
     shown = best or next(iter(written.paths), folder)
-    found = {bound.text: bound.crossed(report) for bound in bounds}
-    crossed = [f"--fail-if {text}: it is {value}" for text, value in found.items() if value is not None]
     status = report.run.exit.status
-    if crossed and not status:
+    if not status and any(bound.crossed(report) for bound in bounds):
         status = EXIT_BOUND_CROSSED
-    failures = [*written.failures, *_not_set(profile), *crossed]
-    return FinishedRun(status, summary(report, str(shown)), failures)
+    remarks = [each.text for each in report.notices if each.slug in SAID_APART]
+    return FinishedRun(
+        status, summary(report, str(shown)), written.failures, [*remarks, *(_checked(each, report) for each in bounds)]
+    )
 
 
-def _not_set(profile: Profile) -> list[str]:
-    """What ``--set`` asked for and did not get, a sentence each: nobody may take the run for one with it."""
-    return [notice_text(each.slug, **each.values) for each in profile.notices if each.slug in _NOT_SET]
+def _checked(bound: Bound, report: Report) -> str:
+    """What became of a bound: a machine's log has to tell a bound that held from one that was not looked at."""
+    value = bound.found(report)
+    if value is None:
+        return f"--fail-if {bound.text} does not hold: it was not measured"
+    return f"--fail-if {bound.text} {'holds' if bound.crossed(report) else 'does not hold'}: it is {value}"
 
 
 def load(source: Path) -> Profile:
@@ -243,7 +249,7 @@ def _failure(report: Report, steps: tuple[float, ...]) -> Failure | None:
     if bad_end := ended(report):
         return Failure(report.run.exit.reason.value, bad_end)
     for notice in report.notices:
-        if notice.slug in _NOT_SET:
+        if notice.slug in SAID_APART:
             return Failure(notice.slug, notice.text)
     return None if steps else Failure("no-steps", notice_text("no-steps"))
 
@@ -375,26 +381,26 @@ def _set_notices(recording: Recording) -> Iterator[Notice]:
     if not wanted:
         return
     found = [event for events in recording.events.values() for event in events if event["event"] == "set"]
+    meant = [event for event in found if "asked" in event]
     changed = [
-        f"{name} {old} → {new} ({event['dataset'].rpartition('.')[2]})"
-        for event in found
-        for name, (old, new) in event["changed"].items()
+        f"{name} {old} → {new} ({_which(event)})" for event in meant for name, (old, new) in event["changed"].items()
     ]
     if changed:
         yield Notice("set-applied", len(changed), {"changes": "; ".join(dict.fromkeys(changed))})
-    refused = [f"{name}: {reason}" for event in found for name, reason in event["refused"].items()]
+    refused = [f"{name} ({_which(event)}): {reason}" for event in meant for name, reason in event["refused"].items()]
     if refused:
         yield Notice("set-refused", len(refused), {"reasons": "; ".join(dict.fromkeys(refused))})
-    unused = [str(each) for each in wanted if not any(_was_for(each, event) for event in found)]
+    asked = {setting for event in meant for setting in event["asked"]}
+    unused = [str(each) for each in wanted if str(each) not in asked]
     if unused:
-        yield Notice("set-unused", len(unused), {"settings": ", ".join(unused)})
+        there = dict.fromkeys(f"{event['index']} {_which(event)}" for event in found)
+        yield Notice("set-unused", len(unused), {"settings": ", ".join(unused), "loaders": "; ".join(there)})
 
 
-def _was_for(override: Override, event: dict[str, Any]) -> bool:
-    """Whether a loader's arguments were looked at because of this."""
-    if override.loader.isdigit():
-        return override.loader == str(event["index"])
-    return True
+def _which(event: dict[str, Any]) -> str:
+    """A loader by the class of its dataset and where it is made: ``Numbers, train.py:40``."""
+    dataset = str(event["dataset"]).rpartition(".")[2]
+    return f"{dataset}, {made_at(event['made_at'])}" if event["made_at"] else dataset
 
 
 def _with_probed_handover(profile: Profile) -> Profile:

@@ -471,7 +471,7 @@ def _why_untraced(run: RunFacts) -> str:
 def _phase_notices(profile: Profile, steps: Steps) -> list[Notice]:
     """Other loaders' time, one notice a loader."""
     notices = []
-    names = {each.number: each.settings.get("dataset") for each in profile.loaders if each.pid == profile.main_pid}
+    names = {each.number: _which(each) for each in profile.loaders if each.pid == profile.main_pid}
     for loader in sorted({phase.loader for phase in steps.phases}):
         own = [phase for phase in steps.phases if phase.loader == loader]
         values = {
@@ -482,3 +482,9 @@ def _phase_notices(profile: Profile, steps: Steps) -> list[Notice]:
         }
         notices.append(Notice("other-loader", len(own), values))
     return notices
+
+
+def _which(loader: Loader) -> str | None:
+    """A loader by its dataset's class and where it is made."""
+    named = (loader.settings.get(key) for key in ("dataset", "made_at"))
+    return ", ".join(map(str, filter(None, named))) or None

@@ -49,6 +49,7 @@ _SHOWN_SETTINGS = (
     "pin_memory",
     "in_order",
     "index",
+    "made_at",
     "drop_last",
     "timeout",
     "start_method",

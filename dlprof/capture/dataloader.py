@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from dlprof.capture.construction import Constructions
 from dlprof.capture.fetching import Fetching, WorkerPosition
 from dlprof.capture.overrides import Overrides
 from dlprof.capture.pinning import Pinning
@@ -62,6 +63,7 @@ class DataLoaderHooks:
         self._originals: list[tuple[Any, str, Any]] = []
         self._beginning: set[int] = set()
         self._fetching = Fetching(session.recorder)
+        self._constructions = Constructions()
         self._overrides = Overrides(session.recorder, session.recorder.settings.overrides)
         self.shards = ShardWatch(session.recorder)
         self._times_fetchers = True
@@ -116,7 +118,8 @@ class DataLoaderHooks:
 
     def _changed_init(self, original: Any) -> Any:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            plan = self._overrides.plan(original, loader, args, kwargs)
+            made_at = self._constructions.noted(loader)
+            plan = self._overrides.plan(original, loader, args, kwargs, made_at)
             if plan is None:
                 original(loader, *args, **kwargs)
             else:
@@ -173,6 +176,8 @@ class DataLoaderHooks:
 
     def _describe(self, loader: Any) -> dict[str, Any]:
         facts = describe_loader(loader) | {"index": self._overrides.index_of(loader.dataset)}
+        places = self._constructions.of(loader)
+        facts |= {"made_at": places} if places else {}
         return facts | {"asking_watched": bool(facts["iterable"]) and self.shards.watched(loader)}
 
     def _dataset_of(self, loader: Any) -> int | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dlprof.capture.recorder import Recorder
+from dlprof.formats.places import Place
 from dlprof.formats.settings_file import Override
 from dlprof.model.kinds import Role
 
@@ -49,7 +50,9 @@ class Overrides:
         self._datasets.append(_Dataset(dataset))
         return len(self._datasets) - 1
 
-    def plan(self, original: Callable[..., None], loader: Any, args: Any, kwargs: Any) -> Plan | None:
+    def plan(
+        self, original: Callable[..., None], loader: Any, args: Any, kwargs: Any, made_at: Sequence[Place] = ()
+    ) -> Plan | None:
         """What to change of one loader that is being made; None where nothing is. Raises nothing.
 
         Args:
@@ -57,6 +60,7 @@ class Overrides:
             loader: What is made.
             args: The script's positional arguments.
             kwargs: The script's keyword arguments.
+            made_at: Where the loader is made, as `Constructions.noted` gives it.
         """
         try:
             dataset = args[0] if args else kwargs["dataset"]
@@ -67,8 +71,12 @@ class Overrides:
                 return None
             bound = inspect.signature(original).bind(loader, *args, **kwargs)
             bound.apply_defaults()
-            wanted = {it.name: it.value for it in self._wanted if _is_meant(it.loader, index, bound.arguments)}
-            return Plan(bound, index, wanted) if wanted else None
+            meant = [it for it in self._wanted if _is_meant(it.loader, index, bound.arguments)]
+            facts = {"index": index, "dataset": _class_of(dataset), "made_at": made_at}
+            if not meant:
+                self._say(facts)
+                return None
+            return Plan(bound, facts | {"asked": list(map(str, meant))}, {it.name: it.value for it in meant})
         except Exception:
             # Arguments that do not fit are for torch to name.
             return None
@@ -94,17 +102,11 @@ class Overrides:
                 original(loader, *args, **kwargs)
         else:
             original(loader, *args, **kwargs)
-        self._say(plan)
+        changed = {name: [_plain(old), new] for name, (old, new) in plan.changed.items()}
+        self._say(plan.facts | {"changed": changed, "dropped": plan.dropped, "refused": plan.refused})
 
-    def _say(self, plan: Plan) -> None:
-        kind = type(plan.bound.arguments["dataset"])
-        facts = {
-            "index": plan.index,
-            "dataset": f"{kind.__module__}.{kind.__qualname__}",
-            "changed": {name: [_plain(old), new] for name, (old, new) in plan.changed.items()},
-            "dropped": plan.dropped,
-            "refused": plan.refused,
-        }
+    def _say(self, facts: dict[str, Any]) -> None:
+        """Tell of a loader, also of one that no setting is meant for: whoever named none has to know which there are."""
         said = repr(facts)
         if said not in self._said:
             self._said.add(said)
@@ -116,13 +118,13 @@ class Plan:
 
     Args:
         bound: The script's arguments, defaults included; they are changed in place.
-        index: The dataset's number.
+        facts: What tells which loader it is.
         wanted: New values.
     """
 
-    def __init__(self, bound: inspect.BoundArguments, index: int, wanted: dict[str, Any]) -> None:
+    def __init__(self, bound: inspect.BoundArguments, facts: dict[str, Any], wanted: dict[str, Any]) -> None:
         self.bound = bound
-        self.index = index
+        self.facts = facts
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.dropped: list[str] = []
         self.refused: dict[str, str] = {}
@@ -198,6 +200,10 @@ def _draws_or_streams(arguments: dict[str, Any]) -> bool:
         sampler = getattr(arguments.get("batch_sampler"), "sampler", None)
     streams = isinstance(arguments["dataset"], IterableDataset)
     return bool(arguments.get("shuffle")) or streams or (sampler is not None and type(sampler) is not SequentialSampler)
+
+
+def _class_of(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def _plain(value: Any) -> Any:

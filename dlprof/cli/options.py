@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 from dlprof.formats.settings_file import Override
-from dlprof.model.bounds import Bound, parse_bound
+from dlprof.model.bounds import NAMES, Bound, parse_bound
 
 HELP_NAMES = ("-h", "--help")
 FORMATS = ("html", "pdf", "json", "md", "txt")
@@ -127,22 +127,37 @@ class FunctionNameType(click.ParamType[str]):
         return str(value)
 
 
+def _whole(text: str, minimum: int) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < minimum:
+        raise ValueError(f"{text} is not a whole number of at least {minimum}")
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCH:
+        raise ValueError(f"{text} is neither true nor false")
+    return _SWITCH[text.lower()]
+
+
+def _start_method(text: str) -> str:
+    if text not in _START_METHODS:
+        raise ValueError(f"{text} is not one of {', '.join(_START_METHODS)}")
+    return text
+
+
 class OverrideType(click.ParamType[Override]):
     """A DataLoader argument to change: ``num_workers=4``, ``train.num_workers=4`` or ``0.num_workers=4``."""
 
     name = "override"
-    settings: dict[str, Callable[[str], Any]]
-
-    def __init__(self) -> None:
-        self.settings = {
-            "num_workers": lambda text: _whole(text, 0),
-            "prefetch_factor": lambda text: _whole(text, 1),
-            "batch_size": lambda text: _whole(text, 1),
-            "pin_memory": _switch,
-            "persistent_workers": _switch,
-            "in_order": _switch,
-            "multiprocessing_context": _start_method,
-        }
+    settings: ClassVar[dict[str, Callable[[str], Any]]] = {
+        "num_workers": lambda text: _whole(text, 0),
+        "prefetch_factor": lambda text: _whole(text, 1),
+        "batch_size": lambda text: _whole(text, 1),
+        "pin_memory": _switch,
+        "persistent_workers": _switch,
+        "in_order": _switch,
+        "multiprocessing_context": _start_method,
+    }
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Override:
         """Return what is to be changed, or fail with a sentence that says what is accepted."""
@@ -177,31 +192,13 @@ class BoundType(click.ParamType[Bound]):
             self.fail(str(error), param, ctx)
 
 
-def _whole(text: str, minimum: int) -> int:
-    if not _INTEGER.fullmatch(text) or int(text) < minimum:
-        raise ValueError(f"{text} is not a whole number of at least {minimum}")
-    return int(text)
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in _SWITCH:
-        raise ValueError(f"{text} is neither true nor false")
-    return _SWITCH[text.lower()]
-
-
-def _start_method(text: str) -> str:
-    if text not in _START_METHODS:
-        raise ValueError(f"{text} is not one of {', '.join(_START_METHODS)}")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a command.
 
     Attributes:
         name: With its dashes.
-        help: One line for ``--help``.
+        help: For ``--help``, a line or two.
         type: Checks and converts the value; None for a flag, which takes no value.
         metavar: The value's name in ``--help``.
         default: Used where the option is not given, as it would be typed.
@@ -239,7 +236,8 @@ RUN_OPTIONS = (
     ),
     Option(
         "--set",
-        "Give a DataLoader this setting, as num_workers=4; may be repeated.",
+        f"Give DataLoaders this setting, as num_workers=4; of {', '.join(OverrideType.settings)}. train.NAME is for "
+        "those that shuffle or stream, 0.NAME for one by its number, which the report shows. May be repeated.",
         OverrideType(),
         "NAME=VALUE",
         repeatable=True,
@@ -247,7 +245,8 @@ RUN_OPTIONS = (
     Option("--ceiling", "Then some steps on copied batches: the step without an input pipeline."),
     Option(
         "--fail-if",
-        "Exit with 3 if this holds, as input_wait>20%; may be repeated.",
+        f"Exit with 3 if this holds, as input_wait>20%, step_ms>80 or verdict==balanced; of {', '.join(NAMES)}. "
+        "A number is ms per step, with % the share of it. May be repeated.",
         BoundType(),
         "EXPR",
         repeatable=True,

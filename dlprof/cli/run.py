@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import stat
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from dlprof.formats.settings_file import Override, Settings
 from dlprof.model.bounds import Bound
 
 _MB = 1_000_000
+_NARROWEST = 40
 
 
 class FinishedRun(Protocol):
@@ -44,6 +46,10 @@ class FinishedRun(Protocol):
     @property
     def failures(self) -> Sequence[str]:
         """What could not be done, one sentence each."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What became of ``--set`` and ``--fail-if``, a paragraph each."""
 
 
 Finish = Callable[[Outcome], FinishedRun]
@@ -321,6 +327,8 @@ def _analyse(
 
 
 def _show(finished: FinishedRun, quiet: bool) -> None:
+    for remark in finished.remarks:
+        terminal.say(*textwrap.wrap(remark, max(_NARROWEST, terminal.console().width - 1 - len("dlprof: "))))
     if finished.summary is None or quiet:
         for failure in finished.failures:
             terminal.say(failure)

@@ -77,6 +77,7 @@ class _Analysed:
     status: int
     measured: Measured
     failures: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     summary: Summary | None = None
 
 

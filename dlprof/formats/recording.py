@@ -12,6 +12,7 @@ import numpy as np
 
 from dlprof.formats import event_file, span_file
 from dlprof.formats.chrome_trace import AlignedTrace, TorchTrace, clock_offset, read_torch_trace
+from dlprof.formats.places import made_at
 from dlprof.formats.samples import assemble_samples
 from dlprof.formats.span_file import SpanFile, read_spans
 from dlprof.model.kinds import ExitReason, Flag, Kind, Role
@@ -220,6 +221,8 @@ def _loaders(recording: Recording, iterations: tuple[Iteration, ...]) -> Iterabl
     for pid, event in _each(recording, "loader"):
         number = int(event["id"])
         settings = {key: value for key, value in event.items() if key not in ("event", "id", "asking_watched")}
+        if settings.get("made_at"):
+            settings["made_at"] = made_at(settings["made_at"])
         asks = None
         if event.get("asking_watched"):
             own = [each for each in iterations if (each.pid, each.loader) == (pid, number)]

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dlprof.formats import sample_file
+from dlprof.formats.places import is_users, shown_file
 from dlprof.formats.sample_file import Frames
 from dlprof.model.profile import NO_SAMPLES, Frame, Samples, Stack, Track
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FETCH = (str(Path("capture") / "fetching.py"), "timed_fetch")
 """Our own frame around the making of a batch: what is outside of it called for the batch."""
-_PACKAGES = re.compile(r"^.*/(site|dist)-packages/")
-_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|/python3\d+\.zip/|^<(?!ipython|stdin)")
-"""File names of installed packages and the standard library; of the names in angle brackets only those of code that a
-user types are the user's."""
 
 
 def assemble_samples(folder: Path, tracks: list[Track]) -> tuple[Samples, int, list[str]]:
@@ -85,14 +81,5 @@ def _stack(frames: Frames) -> Stack:
             if in_fetch:
                 break
             continue
-        inner.append(Frame(_shown(file), line, function, linecache.getline(file, line).strip(), _is_users(file)))
+        inner.append(Frame(shown_file(file), line, function, linecache.getline(file, line).strip(), is_users(file)))
     return Stack(tuple(inner), in_fetch)
-
-
-def _is_users(file: str) -> bool:
-    return _INSTALLED.search(file) is None
-
-
-def _shown(file: str) -> str:
-    """Relative to the working folder where it is inside that; an installed package's from its name on."""
-    return _PACKAGES.sub("", file.removeprefix(os.getcwd() + os.sep))

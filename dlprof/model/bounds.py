@@ -54,14 +54,21 @@ class Bound:
             report: With a step or a cause that was not measured no bound on it is crossed.
         """
         if self.name == VERDICT:
-            return str(self.bottleneck) if report.verdict.bottleneck is self.bottleneck else None
-        found = self._found(report)
-        if found is None or self.number is None or not _OPERATORS[self.operation](found, self.number):
+            return self.found(report) if report.verdict.bottleneck is self.bottleneck else None
+        value = self._value(report)
+        if value is None or self.number is None or not _OPERATORS[self.operation](value, self.number):
             return None
-        unit = {STEP_MS: " ms", SPEEDUP_AVAILABLE: "x"}.get(self.name, "%" if self.percent else " ms")
-        return f"{found:.4g}{unit}"
+        return self.found(report)
 
-    def _found(self, report: Report) -> float | None:
+    def found(self, report: Report) -> str | None:
+        """What the report says of what is bounded, with its unit; None where it was not measured."""
+        if self.name == VERDICT:
+            return str(report.verdict.bottleneck)
+        value = self._value(report)
+        unit = {STEP_MS: " ms", SPEEDUP_AVAILABLE: "x"}.get(self.name, "%" if self.percent else " ms")
+        return None if value is None else f"{value:.4g}{unit}"
+
+    def _value(self, report: Report) -> float | None:
         if self.name == STEP_MS:
             return report.step.mean_ms
         if self.name == SPEEDUP_AVAILABLE:

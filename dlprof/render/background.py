@@ -58,7 +58,7 @@ def _ranks(report: Report) -> Section | None:
 def _settings(report: Report) -> Section | None:
     if report.input is None or not report.input.loader:
         return None
-    names = {"index": "number for --set"}
+    names = {"index": "number for --set", "made_at": "made at"}
     facts = tuple(Fact(names.get(key, name(key, 60)), setting(value)) for key, value in report.input.loader.items())
     return Section("settings", "Loader settings in force", (Facts("DataLoader", facts[:ENVIRONMENT_ROWS]),))
 

@@ -162,7 +162,9 @@ def _loader(report: Report) -> Section | None:
 
 
 def _loader_facts(data: Input) -> tuple[Fact, ...]:
-    shown = [
+    made_at = data.loader.get("made_at")
+    shown: list[tuple[str, str, object]] = [
+        ("Made at", name(made_at), made_at),
         ("Workers busy", percent(data.worker_busy_ratio), data.worker_busy_ratio),
         ("Batches ready in the queue, mean", number(data.queue_depth_mean), data.queue_depth_mean),
         ("Padding in the batches", percent(data.pad_ratio), data.pad_ratio),

@@ -28,6 +28,8 @@ _FILLS = "█▓▒░▞▚▙▜▪"
 
 _UNREMARKABLE = {"fewer-steps", "first-batches-from-full-queue", "other-process-ignored"}
 """Notices that a reader of the terminal can do without; they stand in the report."""
+SAID_APART = ("set-refused", "set-unused")
+"""Notices that the terminal shows whole: nobody may take the run for one with these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def summary(report: Report, path: str = "") -> Summary:
         advice.append(": ".join(part for part in (best.title, _worth(best)) if part))
         lines = next((block.text for block in best.how if isinstance(block, Code)), "")
         advice += [f"    {line}" for line in lines.split("\n") if line]
-    notices = [name(notice.text, 400) for notice in report.notices if notice.slug not in _UNREMARKABLE]
+    notices = [name(notice.text, 400) for notice in report.notices if notice.slug not in (*_UNREMARKABLE, *SAID_APART)]
     if bad_end := ended(report):
         notices.insert(0, bad_end)
     return Summary(

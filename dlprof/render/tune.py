@@ -22,6 +22,7 @@ from dlprof.render.view import moment, paragraphs, script_of
 from dlprof.render.wording import UNSTEADY, advice_title, largest_gap, settings_name, tune_text
 
 _SHOWN_SETTINGS = (
+    "made_at",
     "dataset",
     "batch_size",
     "num_workers",
@@ -176,7 +177,11 @@ def _with_ends(interval: Triple) -> str:
 
 
 def _loader(tune: Tune) -> Section | None:
-    shown = [Fact(key, setting_value(tune.loader[key])) for key in _SHOWN_SETTINGS if key in tune.loader]
+    shown = [
+        Fact(key.replace("_at", " at"), setting_value(tune.loader[key]))
+        for key in _SHOWN_SETTINGS
+        if key in tune.loader
+    ]
     if not shown:
         return None
     return Section("loader", "The loader", (Facts("As the script makes it", tuple(shown)),))

@@ -5,6 +5,7 @@ All sentences stand in ``templates/messages.toml``; here is only which one is ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ STEPS_FOR_MEDIUM = 10
 
 UNSTEADY = 0.1
 """How far apart runs with the same settings may lie before it is said."""
+
+_LISTS = ("changes", "reasons", "loaders", "settings")
+"""Values of notices that are lists: half of one would answer nothing."""
 
 TRANSFORMERS_NAMES = {
     "num_workers": "dataloader_num_workers",
@@ -286,10 +290,17 @@ def advice_text(
     entry = _catalogue("advice", id)
     if entry is not None:
         try:
-            return sentence(entry["how"], **values)
+            return _with_place(sentence(entry["how"], **values), loader)
         except (jinja2.TemplateError, KeyError, TypeError):
             pass
     return f"Set it where the DataLoader is made:\n\n    DataLoader(..., {setting}={to!r})" if setting else ""
+
+
+def _with_place(how: str, loader: Mapping[str, Any]) -> str:
+    """Say above the first line to paste that is about the loader which loader it is."""
+    if not loader.get("made_at"):
+        return how
+    return re.sub(r"^    DataLoader\(", f"    # {name(loader['made_at'])}\n\\g<0>", how, count=1, flags=re.MULTILINE)
 
 
 def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
@@ -381,10 +392,10 @@ def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     line = _arguments_line(settings, loader)
     old, new = loader.get("num_workers"), settings.get("num_workers")
     if not isinstance(old, int) or not isinstance(new, int):
-        return tune_text("how", line=line)
+        return _with_place(tune_text("how", line=line), loader)
     entry = _catalogue("advice", "raise-num-workers" if new > old else "lower-num-workers")
     values = {"from": old, "to": new, "gain": "gain", "loader_lines": line, "evidence": {}}
-    return sentence(entry["how"], **values)
+    return _with_place(sentence(entry["how"], **values), loader)
 
 
 def why_not(id: str, reason: str, /, **values: Any) -> str:
@@ -426,7 +437,7 @@ def _shown(key: str, value: Any) -> Any:
     if key.endswith("_bytes") and is_number(value):
         return with_unit(value, "bytes")
     if isinstance(value, str):
-        return name(value, 400)
+        return name(value, 4000 if key in _LISTS else 400)
     return value
 
 

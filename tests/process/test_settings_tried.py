@@ -70,12 +70,17 @@ def test_the_loader_that_was_meant_gets_the_setting_and_a_failing_script_keeps_i
     loader = report["input"]["loader"]
     assert (loader["index"], loader["num_workers"], loader["batch_size"]) == (1, 1, 3)
     notices = {notice["slug"]: notice["text"] for notice in report["notices"]}
-    assert "num_workers 0 → 1 (Numbers); batch_size 2 → 3 (Numbers)" in notices["set-applied"]
-    assert "prefetch_factor: it needs num_workers of at least 1" in notices["set-refused"]
+    # The second loader of the script stands on the line after the first one's.
+    first = SCRIPT.splitlines().index("held = DataLoader(Held(), 2)") + 1
+    train = f"Numbers, two.py:{first + 1}"
+    assert f"num_workers 0 → 1 ({train}); batch_size 2 → 3 ({train})" in notices["set-applied"]
+    refused = f"prefetch_factor (Held, two.py:{first}): it needs num_workers of at least 1"
+    assert refused in notices["set-refused"]
+    assert loader["made_at"] == f"two.py:{first + 1}"
     said = " ".join(done.stderr.split())
-    assert "--set was not applied: prefetch_factor" in said
-    assert "--fail-if step_ms>0: it is" in said
-    assert "step_ms<0" not in said
+    assert said.count(refused) == said.count("--set was not applied") == 1
+    assert "--fail-if step_ms>0 holds: it is" in said
+    assert "--fail-if step_ms<0 does not hold: it is" in said
 
 
 def test_after_the_measured_steps_come_some_on_batches_that_lie_ready(tmp_path: Path) -> None:
@@ -84,7 +89,10 @@ def test_after_the_measured_steps_come_some_on_batches_that_lie_ready(tmp_path: 
     # A bound is crossed, and the script was good.
     assert done.returncode == 3, done.stderr
     assert report["run"]["exit"]["status"] == 0
-    assert "No DataLoader of the script was meant by --set 5.num_workers=1" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert said.count("No DataLoader of the script was meant by --set 5.num_workers=1") == 1
+    first = SCRIPT.splitlines().index("held = DataLoader(Held(), 2)") + 1
+    assert f"It made loaders of: 0 Held, two.py:{first}; 1 Numbers, two.py:{first + 1}." in said
     rows = [row for row in report["forecast"] if row["setting"] == "ceiling (measured)"]
     assert [(row["from"], row["to"]) for row in rows] == [("the loader", "ready batches")]
     assert report["run"]["steps_measured"] == 10

@@ -234,6 +234,18 @@ def test_a_subclass_gets_the_settings_its_constructor_passes_on(make: Callable[.
     assert Mine(3).num_workers == 2
 
 
+def test_of_a_loader_that_is_not_meant_is_told_which_it_is(make: Callable[..., Make], recorder: Recorder) -> None:
+    make(**{"1__num_workers": 2})(Numbers())
+    (event,) = said(recorder)
+    assert (event["index"], event["dataset"].rpartition(".")[2]) == (0, "Numbers")
+    assert "changed" not in event
+
+
+def test_of_a_loader_is_told_for_which_settings_it_was_meant(make: Callable[..., Make], recorder: Recorder) -> None:
+    make(**{"0__num_workers": 2, "train__batch_size": 3})(Numbers())
+    assert [event["asked"] for event in said(recorder)] == [["0.num_workers=2"]]
+
+
 def test_random_numbers_are_drawn_as_without(make: Callable[..., Make]) -> None:
     torch.manual_seed(3)
     plain = [batch.tolist() for batch in DataLoader(Numbers(), 4, shuffle=True)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dlprof
-from dlprof.formats import samples as samples_module
+from dlprof.formats.places import shown_file
 from dlprof.formats.sample_file import Frames, SampleWriter
 from dlprof.formats.samples import assemble_samples
 from dlprof.model.kinds import Role
@@ -208,5 +208,5 @@ def test_the_line_is_shown_with_its_source(tmp_path, monkeypatch):
 def test_a_folder_whose_name_only_begins_like_the_working_folder_is_another(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    assert samples_module._shown(str(tmp_path / "workshop" / "a.py")) == str(tmp_path / "workshop" / "a.py")
-    assert samples_module._shown(str(tmp_path / "work" / "b" / "a.py")) == os.path.join("b", "a.py")
+    assert shown_file(str(tmp_path / "workshop" / "a.py")) == str(tmp_path / "workshop" / "a.py")
+    assert shown_file(str(tmp_path / "work" / "b" / "a.py")) == os.path.join("b", "a.py")

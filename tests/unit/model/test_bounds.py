@@ -105,3 +105,12 @@ def test_what_is_not_accepted(text: str, says: str) -> None:
 def test_every_cause_can_be_bounded() -> None:
     assert {cause.value for cause in Cause} < set(NAMES)
     assert all(parse_bound(f"{name}>1") for name in NAMES if name != "verdict")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("step_ms<99.5", "100 ms"), ("verdict==balanced", "storage_io"), ("communication>0", None)],
+)
+def test_what_was_found_is_told_whether_it_crosses_the_bound_or_not(text: str, found: str | None) -> None:
+    assert parse_bound(text).crossed(report()) is None
+    assert parse_bound(text).found(report()) == found

@@ -268,3 +268,25 @@ def test_a_hostile_value_stays_on_one_short_line() -> None:
     assert "\n" not in said
     assert "\x1b" not in said
     assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    ("id", "setting", "from_", "to"),
+    [("raise-num-workers", "num_workers", 0, 2), ("keep-workers-alive", "persistent_workers", False, True)],
+)
+def test_above_the_lines_to_paste_stands_which_loader_they_are_for(id: str, setting: str, from_: Any, to: Any) -> None:
+    lines = advised(id, setting, from_, to, made_at="train.py:40").splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("    DataLoader("))
+    assert lines[at - 1] == "    # train.py:40"
+    assert not any("# train.py" in line for line in advised(id, setting, from_, to).splitlines())
+
+
+def test_what_is_no_line_of_the_script_is_not_said_to_be() -> None:
+    said = advised("raise-num-workers", "num_workers", 0, 2, made_by="transformers.trainer", made_at="trainer.py:9")
+    assert "trainer.py:9" not in said
+
+
+def test_a_list_in_a_notice_is_shown_whole() -> None:
+    loaders = "; ".join(f"{n} Data, train.py:{n}" for n in range(60))
+    assert loaders in notice_text("set-unused", settings="99.num_workers=2", loaders=loaders)
+    assert "It made none." in notice_text("set-unused", settings="num_workers=2", loaders="")
