@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -41,10 +42,11 @@ from dlprof.formats.trace_writer import write_trace
 from dlprof.formats.tune_json import FILE as TUNE_FILE
 from dlprof.formats.tune_json import encode_tune
 from dlprof.model.bounds import Bound
-from dlprof.model.profile import Notice, Profile, RunFacts
+from dlprof.model.profile import Ending, Notice, Profile, RunFacts
 from dlprof.model.report import Report
 from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
-from dlprof.model.tune import Ending, Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
+from dlprof.model.tune import Ending as TuneEnding
+from dlprof.model.tune import Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
 from dlprof.render import Summary, render_each, render_tune, summary, tune_lines
 from dlprof.render.text import SAID_APART
 from dlprof.render.view import ended
@@ -53,6 +55,10 @@ from dlprof.whatif.comparison import judge_trials
 
 JSON = "json"
 RECORDING = "recording"
+_NOT_PICKLED = re.compile(r"pickl|local object", re.IGNORECASE)
+"""In the error of a process that could not be given what it is to work with."""
+_WORKER_ENDED = re.compile(r"exited unexpectedly|died with status|bootstrapping phase")
+"""In the error of a script whose worker ended by itself, not of a signal."""
 
 __all__ = [
     "FinishedRun",
@@ -263,7 +269,7 @@ def _trial_row(tried: Tried, judged: Judged) -> TrialRow:
 def conclude(
     tried: Sequence[Tried],
     plan: Plan,
-    ending: Ending,
+    ending: TuneEnding,
     *,
     command: Sequence[str],
     elapsed_s: float,
@@ -321,7 +327,7 @@ def _put_together(folder: Path, command: list[str], outcome: Outcome) -> Profile
     gpus = load_gpus(recording.folder)
     profile, aligned = assemble(recording, facts, environment() | ({"gpus": gpus} if gpus else {}))
     profile = replace(profile, machine=load_machine(recording.folder))
-    profile = replace(profile, notices=(*profile.notices, *_outcome_notices(recording, outcome)))
+    profile = replace(profile, notices=(*profile.notices, *_outcome_notices(recording, outcome, facts.ending)))
     profile = _with_probed_handover(profile)
     profile = _with_trace(profile, folder, aligned)
     run_file.save(profile, folder / run_file.NAME)
@@ -350,10 +356,11 @@ def _unknown_outcome() -> Outcome:
     return Outcome(0, 0, None, now, now, False, (), (), [("supervisor-died", {})])
 
 
-def _outcome_notices(recording: Recording, outcome: Outcome) -> list[Notice]:
+def _outcome_notices(recording: Recording, outcome: Outcome, ending: Ending) -> list[Notice]:
     notices = [Notice(slug, 1, values) for slug, values in outcome.notices]
     notices += _span_notices(recording)
     notices += _set_notices(recording)
+    notices += _start_method_notices(recording, ending)
     if not recording.events:
         notices.append(Notice("child-without-dlprof"))
     return notices
@@ -395,6 +402,23 @@ def _set_notices(recording: Recording) -> Iterator[Notice]:
     if unused:
         there = dict.fromkeys(f"{event['index']} {_which(event)}" for event in found)
         yield Notice("set-unused", len(unused), {"settings": ", ".join(unused), "loaders": "; ".join(there)})
+
+
+def _start_method_notices(recording: Recording, ending: Ending) -> Iterator[Notice]:
+    """What a script lacks for workers that are not forked, where it failed with such ones by ``--set``."""
+    methods = [
+        event["changed"]["multiprocessing_context"][1]
+        for events in recording.events.values()
+        for event in events
+        if event["event"] == "set" and "multiprocessing_context" in event.get("changed", {})
+    ]
+    if not ending.status or not methods or methods[0] == "fork":
+        return
+    detail = ending.detail or ""
+    if _NOT_PICKLED.search(detail):
+        yield Notice("set-not-pickled", 1, {"method": methods[0]})
+    elif _WORKER_ENDED.search(detail):
+        yield Notice("set-imported-anew", 1, {"method": methods[0]})
 
 
 def _which(event: dict[str, Any]) -> str:

@@ -106,7 +106,7 @@ class Overrides:
         self._say(plan.facts | {"changed": changed, "dropped": plan.dropped, "refused": plan.refused})
 
     def _say(self, facts: dict[str, Any]) -> None:
-        """Tell of a loader, also of one that no setting is meant for: whoever named none has to know which there are."""
+        """Tell of a loader, also of one that no setting is meant for: who named none has to know which there are."""
         said = repr(facts)
         if said not in self._said:
             self._said.add(said)

@@ -28,8 +28,8 @@ _FILLS = "█▓▒░▞▚▙▜▪"
 
 _UNREMARKABLE = {"fewer-steps", "first-batches-from-full-queue", "other-process-ignored"}
 """Notices that a reader of the terminal can do without; they stand in the report."""
-SAID_APART = ("set-refused", "set-unused")
-"""Notices that the terminal shows whole: nobody may take the run for one with these settings."""
+SAID_APART = ("set-refused", "set-unused", "set-not-pickled", "set-imported-anew")
+"""Notices on ``--set`` that the terminal shows whole: nobody may take the run for one with these settings."""
 
 
 @dataclass(frozen=True, slots=True)

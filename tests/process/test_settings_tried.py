@@ -129,3 +129,47 @@ def test_what_excludes_each_other_is_said_before_anything_starts(tmp_path: Path,
     assert done.returncode == 2
     assert says in " ".join(done.stderr.split())
     assert [each.name for each in tmp_path.iterdir()] == ["two.py"]
+
+
+NOT_FORKED = """
+import torch
+from torch.utils.data import DataLoader
+
+GUARD
+    def collate(rows):
+        return torch.tensor(rows)
+    for batch in DataLoader([1.0] * 8, 2, num_workers=1COLLATE):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "collate", "torchs", "hint"),
+    [
+        ("if True:", "", "exited unexpectedly", 'Put what the script does under: if __name__ == "__main__":'),
+        (
+            "def main():",
+            ", collate_fn=collate",
+            "local object",
+            "Put collate_fn, worker_init_fn and the dataset's class",
+        ),
+    ],
+)
+def test_what_a_script_lacks_for_workers_that_are_not_forked_is_said_beside_torchs_error(
+    tmp_path: Path, guard: str, collate: str, torchs: str, hint: str
+) -> None:
+    text = NOT_FORKED.replace("GUARD", guard).replace("COLLATE", collate)
+    (tmp_path / "it.py").write_text(text + ("\nmain()\n" if "main" in guard else ""))
+    always = ["--sample-hz", "0", "--trace-steps", "0", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", "run", *always, "--set", "multiprocessing_context=spawn", "it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1
+    assert torchs in said
+    assert said.count(hint) == 1
