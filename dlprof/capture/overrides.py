@@ -24,6 +24,9 @@ _NEEDS_WORKERS: dict[str, Any] = {
 }
 """Arguments that have no meaning without workers, and the value that torch accepts there."""
 
+_WARNS = "check_worker_number_rationality"
+"""torch's method that warns of more workers than cores, when a loader is made and whenever it is iterated."""
+
 
 class Overrides:
     """The settings to change, and the datasets that a loader was made of so far.
@@ -95,10 +98,16 @@ class Overrides:
             Exception: What the constructor raises of the script's own arguments.
         """
         if plan.changed:
+            quiet = "num_workers" in plan.changed and hasattr(loader, _WARNS)
             try:
+                if quiet:
+                    # It would warn of more workers than cores, at every trial, a script that asks for none of them.
+                    object.__setattr__(loader, _WARNS, _not_warned)
                 original(*plan.bound.args, **plan.bound.kwargs)
             except (ValueError, TypeError) as error:
                 plan.give_up(str(error))
+                if quiet:
+                    object.__delattr__(loader, _WARNS)
                 original(loader, *args, **kwargs)
         else:
             original(loader, *args, **kwargs)
@@ -200,6 +209,10 @@ def _draws_or_streams(arguments: dict[str, Any]) -> bool:
         sampler = getattr(arguments.get("batch_sampler"), "sampler", None)
     streams = isinstance(arguments["dataset"], IterableDataset)
     return bool(arguments.get("shuffle")) or streams or (sampler is not None and type(sampler) is not SequentialSampler)
+
+
+def _not_warned() -> None:
+    """Stands in for `_WARNS`; a function of this module, so that the loader can still be pickled."""
 
 
 def _class_of(thing: Any) -> str:

@@ -219,11 +219,19 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception's message; exceptions of the script may fail to give one."""
+    """An exception's message; exceptions of the script may fail to give one.
+
+    Of a long one, which may quote a traceback, both ends are kept: the last line names the error.
+    """
     try:
-        return str(error)
+        text = str(error)
     except Exception:
         return ""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}\n…\n{text[-_LONGEST // 2 :]}"
+
+
+_LONGEST = 2000
+"""Characters of an exception's message."""
 
 
 class _NoWriter:

@@ -608,7 +608,7 @@ class Session:
                 "exit",
                 monotonic_ns=now(),
                 exception=None if error is None else type(error).__name__,
-                message=None if error is None else in_words(error)[:2000],
+                message=None if error is None else in_words(error),
                 spans=self.recorder.counts(),
                 dead_workers=self._dead_workers(),
                 torch=_torch_facts(),

@@ -23,7 +23,7 @@ from dlprof.cli.summary import Summary
 from dlprof.errors import DlprofError, UsageError
 from dlprof.formats.settings_file import Override, Settings
 from dlprof.model.tune import BASELINE, Candidate, Ending, Failure, Measured, Plan, Tried
-from dlprof.whatif.trials import REPEATS, affordable, choose, finalists, fits
+from dlprof.whatif.trials import REPEATS, affordable, choose, fail_alike, finalists, fits
 
 _MB = 1_000_000
 _AS_IT_IS = Candidate({}, None)
@@ -154,7 +154,8 @@ class _Tuning:
             self._folder.discard()
             raise
         if attempt.status or attempt.finished is None:
-            terminal.say("the script failed as it is, so nothing was tried", *self._say_of(self._tried[0].runs[0]))
+            again = f"its report: {self._folder.path / 'baseline'}"
+            terminal.say("the script failed as it is, so nothing was tried", again)
             return attempt.status
         self._plan = apart(lambda: _planned(self._folder.path / "baseline"))
         self._tried[0] = replace(self._tried[0], candidate=Candidate({}, None, self._plan.cost))
@@ -177,6 +178,8 @@ class _Tuning:
                 return Ending.BUDGET
             terminal.say(f"trial {number} of {count}: {_named(candidate)}{_promised(candidate)}")
             self._run(number, candidate, f"trial-{number}")
+            if fail_alike(self._tried):
+                return Ending.TRIALS_FAIL
         for each in self._again():
             if not fits(self._budget_s, self._elapsed_s, run_s):
                 return Ending.BUDGET

@@ -29,6 +29,8 @@ class Ending(StrEnum):
     NO_FORECAST = "no-forecast"
     """There is no loader whose settings could be forecast."""
     BUDGET = "budget-spent"
+    TRIALS_FAIL = "trials-fail"
+    """The first trials failed in the same way."""
     INTERRUPTED = "interrupted"
 
 

@@ -32,6 +32,8 @@ _SHOWN_SETTINGS = (
     "in_order",
 )
 
+_ENDED_EARLY = (Ending.INTERRUPTED, Ending.BUDGET, Ending.TRIALS_FAIL)
+
 
 def render_tune(tune: Tune, formats: Iterable[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
     """Several formats of one result.
@@ -78,7 +80,7 @@ def tune_view(tune: Tune) -> ReportView:
         headline=name(tune.conclusion, 600),
         command=name(shlex.join(tune.command), 200) if tune.command else "",
         origin=(moment(tune.created), name(tune.host, 80)),
-        ended=tune_text(tune.ending.value) if tune.ending in (Ending.INTERRUPTED, Ending.BUDGET) else "",
+        ended=tune_text(tune.ending.value) if tune.ending in _ENDED_EARLY else "",
         confidence="Measured",
         confidence_reason=f"{tune_text('measured', runs=runs, time=seconds(tune.elapsed_s))}.",
         key_figures=_key_figures(tune, winner),

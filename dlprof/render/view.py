@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
@@ -92,6 +93,11 @@ def moment(created: str) -> str:
     return f"{moment:%Y-%m-%d %H:%M}{zone}"
 
 
+_TRACEBACK = "Traceback (most recent call last):"
+_NAMES_ERROR = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""At the start of a line that is no part of a stack."""
+
+
 def ended(report: Report) -> str:
     """How the script ended, where that was not as it should; else empty."""
     end = report.run.exit
@@ -105,8 +111,16 @@ def ended(report: Report) -> str:
         ExitReason.WORKER_DIED: "A DataLoader worker died",
         ExitReason.STALLED: "The script stood still and was ended",
     }[end.reason]
-    detail = f": {name(end.detail, 400)}" if end.detail else ""
+    detail = f": {name(_last_error(end.detail), 400)}" if end.detail else ""
     return f"{what} (exit status {end.status}){detail}"
+
+
+def _last_error(detail: str) -> str:
+    """Of an error that quotes a traceback, as one in a worker does, the line that names it; else all of it."""
+    if _TRACEBACK not in detail:
+        return detail
+    lines = [line for line in detail.splitlines() if _NAMES_ERROR.match(line)]
+    return lines[-1] if lines else detail
 
 
 def _because(report: Report) -> str:

@@ -6,6 +6,7 @@ Standard library only, as ``model/tune.py``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from dlprof.model.gains import SAME, WORTH_TRYING
@@ -13,6 +14,10 @@ from dlprof.model.kinds import Confidence
 from dlprof.model.tune import BASELINE, Candidate, Tried
 
 FINALISTS = 2
+ENOUGH_FAILURES = 2
+"""Trials that fail alike after which no more are tried."""
+_NUMBERS = re.compile(r"\d+")
+"""Of processes, samples and workers: they differ where the failure is the same."""
 REPEATS = FINALISTS + 1
 """Runs after the trials: the finalists and the settings in force once more."""
 
@@ -56,6 +61,19 @@ def affordable(budget_s: float | None, elapsed_s: float, run_s: float, most: int
 def fits(budget_s: float | None, elapsed_s: float, run_s: float) -> bool:
     """Whether one more run is expected to end within the budget."""
     return budget_s is None or elapsed_s + run_s <= budget_s
+
+
+def fail_alike(tried: Sequence[Tried]) -> bool:
+    """Whether the script ended in the same way with all settings so far but its own, and more than one of them.
+
+    It does not bear what they have in common, most often that there are workers.
+
+    Args:
+        tried: The settings in force and all trials.
+    """
+    trials = [each for each in tried if each.number != BASELINE]
+    texts = {_NUMBERS.sub("", run.failure.text) if run.failure else "" for each in trials for run in each.runs}
+    return len(trials) >= ENOUGH_FAILURES and len(texts) == 1 and "" not in texts
 
 
 def finalists(tried: Sequence[Tried]) -> list[Tried]:

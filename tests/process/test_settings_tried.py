@@ -146,7 +146,7 @@ GUARD
 @pytest.mark.parametrize(
     ("guard", "collate", "torchs", "hint"),
     [
-        ("if True:", "", "exited unexpectedly", 'Put what the script does under: if __name__ == "__main__":'),
+        ("if True:", "", "exited unexpectedly", 'What the script does belongs under if __name__ == "__main__":'),
         (
             "def main():",
             ", collate_fn=collate",

@@ -131,3 +131,35 @@ def test_nothing_is_tried_where_nothing_can_gain(tmp_path: Path) -> None:
     assert found["ending"] == "nothing-to-gain"
     assert "No loader setting can make the step 5 % faster" in done.stderr
     assert done.stdout == "workers 0\n"
+
+
+def test_settings_that_the_script_does_not_bear_are_not_tried_again_and_again(tmp_path: Path) -> None:
+    in_workers = 'if torch.utils.data.get_worker_info(): raise ValueError(f"no worker: {index}")\n        time.sleep'
+    argv = command(tmp_path, "--trials", "6", item_s=0.02, step_s=0.03)
+    script = tmp_path / "train.py"
+    script.write_text(script.read_text().replace("time.sleep", in_workers, 1))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    found = result(tmp_path)
+    assert (found["ending"], found["winner"], len(found["trials"])) == ("trials-fail", None, 2)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("dlprof: num_workers=")]
+    assert len(lines) == 2
+    assert all(
+        line.split("ended with an exception (exit status 1): ")[1].startswith("ValueError: no w") for line in lines
+    )
+    assert "failed in the same way" in found["conclusion"]
+
+
+def test_a_script_that_fails_as_it_is_is_run_once_and_told_once(tmp_path: Path) -> None:
+    argv = command(tmp_path, item_s=0.0)
+    script = tmp_path / "train.py"
+    script.write_text(
+        script.read_text().replace("time.sleep(STEP_S)", "").replace("for step", "raise KeyError('data')\nfor step")
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("dlprof:")]
+    assert sum("exit status 1" in line for line in said) == 1
+    assert "nothing was tried" in said[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,17 @@ def test_a_subclass_gets_the_settings_its_constructor_passes_on(make: Callable[.
             super().__init__(Numbers(), count, num_workers=1)
 
     assert Mine(3).num_workers == 2
+
+
+def test_torch_does_not_warn_of_workers_that_the_script_did_not_ask_for(
+    make: Callable[..., Make], recwarn: pytest.WarningsRecorder
+) -> None:
+    loader = make(num_workers=999)(Numbers())
+    assert loader.num_workers == 999
+    assert not recwarn
+    pickle.loads(pickle.dumps(loader))
+    assert make(in_order=False)(Numbers(), num_workers=999).num_workers == 999
+    assert "999 worker processes" in str(recwarn.pop(UserWarning).message)
 
 
 def test_of_a_loader_that_is_not_meant_is_told_which_it_is(make: Callable[..., Make], recorder: Recorder) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from recordings import asked, events, open_files, rows
 
-from dlprof.capture.recorder import Recorder
+from dlprof.capture.recorder import Recorder, in_words
 from dlprof.model.kinds import Kind, Role
 
 
@@ -329,3 +329,11 @@ thread.join()
         str(tmp_path),
     )
     assert [row.kind for row in rows(tmp_path)] == [Kind.FETCH]
+
+
+def test_of_a_long_message_both_ends_are_kept() -> None:
+    text = in_words(ValueError("begin" + "x" * 5000 + "end"))
+    assert len(text) < 2100
+    assert text.startswith("begin")
+    assert text.endswith("end")
+    assert in_words(ValueError("x" * 2000)) == "x" * 2000

@@ -108,6 +108,29 @@ def test_a_bad_end_is_told(reason: ExitReason) -> None:
     assert told.endswith("(exit status 1): boom")
 
 
+IN_A_WORKER = """ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/work/train.py", line 8, in __getitem__
+    raise ValueError(f"bad sample: {index}")
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ValueError: bad sample: 30
+"""
+
+
+@pytest.mark.parametrize(
+    ("detail", "shown"),
+    [
+        (IN_A_WORKER, "ValueError: bad sample: 30"),
+        (IN_A_WORKER.replace("ValueError: bad sample: 30", "my.module.Wrong"), "my.module.Wrong"),
+        ("ValueError: first\nsecond: line", "ValueError: first second: line"),
+    ],
+)
+def test_of_an_error_that_quotes_a_traceback_the_last_line_is_told(detail: str, shown: str) -> None:
+    report = tokenizer()
+    told = ended(replace(report, run=replace(report.run, exit=Exit(1, ExitReason.EXCEPTION, detail))))
+    assert told.endswith(f"(exit status 1): {shown}")
+
+
 def test_a_good_end_is_not() -> None:
     assert ended(tokenizer()) == ""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlprof.model.kinds import Confidence
 from dlprof.model.tune import Candidate, Failure, Measured, Promise, Tried
-from dlprof.whatif.trials import REPEATS, affordable, choose, finalists, fits
+from dlprof.whatif.trials import REPEATS, affordable, choose, fail_alike, finalists, fits
 
 LOW, MEDIUM = Confidence.LOW, Confidence.MEDIUM
 
@@ -142,3 +142,30 @@ def test_a_run_that_failed_is_not_repeated():
     failed = Tried(1, Candidate({}, None), (Measured("trial-1", (5.0,), 1.0, Failure("exception", "")),))
     assert finalists([tried(0, 100), failed]) == []
     assert finalists([Tried(0, Candidate({}, None), ()), tried(1, 50)]) == []
+
+
+# fail_alike
+
+
+def failed(number: int, *texts: str) -> Tried:
+    runs = tuple(Measured(f"run-{number}", (), 1.0, Failure("exception", text)) for text in texts)
+    return Tried(number, Candidate({"num_workers": number}, None), runs)
+
+
+BEFORE = tried(0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("trials", "alike"),
+    [
+        ([], False),
+        ([failed(1, "ValueError: no workers")], False),
+        ([failed(1, "ValueError: no workers"), failed(2, "ValueError: no workers")], True),
+        ([failed(1, "worker 1 (pid 7) died"), failed(2, "worker 0 (pid 991) died")], True),
+        ([failed(1, "ValueError: a"), failed(2, "ValueError: b")], False),
+        ([failed(1, "ValueError: a"), tried(2, 9.0)], False),
+        ([tried(1, 9.0), tried(2, 9.0)], False),
+    ],
+)
+def test_the_first_trials_that_fail_alike_are_enough(trials: list[Tried], alike: bool):
+    assert fail_alike([BEFORE, *trials]) is alike
