@@ -47,6 +47,8 @@ _ERROR_BLOCKING, _ERROR_COMPUTING = 0.04, 0.08
 *Measured:* root mean square over 54 and 132 forecasts of other numbers of workers against real runs (0 to 4
 workers, 2 cores, steps of 5 to 50 ms, each from one profiled run).
 """
+_MEASURED_CHANGE = 4.0
+"""The largest change of the step among those forecasts: what 4 workers gain."""
 _P90_SIGMAS = 1.2816
 """Where the 90th percentile of a normal distribution lies."""
 
@@ -169,7 +171,7 @@ def forecast_changes(simulator: Simulator, changes: Sequence[Change]) -> list[Fo
     for row, change in enumerate(changes, 1):
         ratio, step = simulated.ratio[row], simulated.step_ns[row]
         middle = float(np.median(ratio))
-        error = _model_error(pipeline, change.scenario)
+        error = _model_error(pipeline, change.scenario, middle)
         step_ms, speedup = _quantiles(step / 1e6, error), _quantiles(1 / ratio, error)
         if tested[row - 1] != change.scenario:
             slow = simulated.ratio[row + count] * use
@@ -462,14 +464,22 @@ def _confidence(pipeline: Pipeline, scenario: Scenario, ratio: float, error_rati
     return Confidence.MEDIUM if untested else Confidence.HIGH
 
 
-def _model_error(pipeline: Pipeline, scenario: Scenario) -> float:
-    """Relative standard error of the model; 0 where the step is measured or a difference of measured times."""
+def _model_error(pipeline: Pipeline, scenario: Scenario, ratio: float) -> float:
+    """Relative standard error of the model; 0 where the step is measured or a difference of measured times.
+
+    Args:
+        pipeline: What was measured.
+        scenario: What is forecast.
+        ratio: Its step over the measured one.
+    """
     now = in_force(pipeline)
     if scenario == now or scenario.workers == now.workers == 0:
         return 0.0
     cpu, blocked = _cpu_and_blocked_ns(pipeline)
     computing = cpu / (cpu + blocked) if cpu + blocked else 0.0
-    return _ERROR_BLOCKING + (_ERROR_COMPUTING - _ERROR_BLOCKING) * computing
+    error = _ERROR_BLOCKING + (_ERROR_COMPUTING - _ERROR_BLOCKING) * computing
+    # Further than was measured, it is taken to grow with the change, as an error in each doubling would.
+    return error * max(1.0, abs(math.log(ratio)) / math.log(_MEASURED_CHANGE))
 
 
 def _quantiles(values: Floats, error: float) -> tuple[float, float, float]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -361,3 +362,12 @@ def test_restarts_are_shared_out_over_an_epoch():
 
 def test_workers_that_started_once_are_not_kept_alive():
     assert forecast_persistent(np.full(40, 20 * MS), np.zeros(0)) is None
+
+
+def test_the_further_a_forecast_goes_beyond_what_was_measured_the_wider_its_interval():
+    slow = Simulator(measured(0, parts={Component.SLEEP: part(blocked=100)}, main=1))
+    rows = {it.to: it for it in forecast_workers(slow, max_workers=16)}
+    width = {to: math.log(row.speedup[2] / row.speedup[0]) for to, row in rows.items()}
+    assert rows[4].speedup[1] == pytest.approx(4, rel=0.05)
+    assert width[2] == pytest.approx(width[4], rel=0.05)
+    assert width[16] == pytest.approx(2 * width[4], rel=0.05)
