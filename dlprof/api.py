@@ -24,10 +24,13 @@ from dlprof.capture.handover_probe import probe
 from dlprof.capture.machine import load_machine
 from dlprof.capture.nvml import load_gpus
 from dlprof.capture.outcome import ClockPair, Outcome, load_outcome
+from dlprof.compare import Subject, compare_runs
 from dlprof.diagnose import diagnose, plan_trials
 from dlprof.errors import EXIT_BOUND_CROSSED, DlprofError, UnreadableInputError
 from dlprof.formats import run_file
 from dlprof.formats.chrome_trace import AlignedTrace
+from dlprof.formats.compare_json import FILE as COMPARE_FILE
+from dlprof.formats.compare_json import encode_compare
 from dlprof.formats.places import made_at
 from dlprof.formats.recording import (
     Recording,
@@ -42,18 +45,28 @@ from dlprof.formats.trace_writer import write_trace
 from dlprof.formats.tune_json import FILE as TUNE_FILE
 from dlprof.formats.tune_json import encode_tune
 from dlprof.model.bounds import Bound
+from dlprof.model.compare import Compare
 from dlprof.model.profile import Ending, Notice, Profile, RunFacts
 from dlprof.model.report import Report
 from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
 from dlprof.model.tune import Ending as TuneEnding
 from dlprof.model.tune import Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
-from dlprof.render import Summary, render_each, render_tune, summary, tune_lines
+from dlprof.render import (
+    Summary,
+    compare_lines,
+    render_compare,
+    render_each,
+    render_tune,
+    summary,
+    tune_lines,
+)
 from dlprof.render.text import SAID_APART
 from dlprof.render.view import ended
 from dlprof.render.wording import notice_text, tune_conclusion, tune_how, tune_text
 from dlprof.whatif.comparison import judge_trials
 
 JSON = "json"
+REPORT_JSON = "report.json"
 RECORDING = "recording"
 _NOT_PICKLED = re.compile(r"pickl|local object", re.IGNORECASE)
 """In the error of a process that could not be given what it is to work with."""
@@ -63,6 +76,8 @@ _WORKER_ENDED = re.compile(r"exited unexpectedly|died with status|bootstrapping 
 __all__ = [
     "FinishedRun",
     "WrittenReports",
+    "compare_document",
+    "compare_to_files",
     "conclude",
     "diagnose",
     "finish_run",
@@ -215,7 +230,7 @@ def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]
 
 def _documents(report: Report, formats: Sequence[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
     if JSON in formats:
-        yield "report.json", encode_report(report)
+        yield REPORT_JSON, encode_report(report)
     yield from render_each(report, [name for name in formats if name != JSON])
 
 
@@ -247,7 +262,7 @@ def measured_run(folder: Path, name: str, elapsed_s: float, *, interrupted: bool
 
 
 def _report_in(folder: Path) -> Report:
-    return decode_report((folder / "report.json").read_bytes())
+    return decode_report((folder / REPORT_JSON).read_bytes())
 
 
 def _failure(report: Report, steps: tuple[float, ...]) -> Failure | None:
@@ -315,6 +330,76 @@ def conclude(
     best = next((path for path in written.paths if path.suffix == ".html"), None)
     shown = best or next(iter(written.paths), folder / TUNE_FILE)
     return [*tune_lines(found), str(shown)], written.failures
+
+
+# ---- compare --------------------------------------------------------------------------------------------------------
+
+
+def compare_to_files(
+    before: Path, after: Path, *, folder: Path, formats: Sequence[str]
+) -> tuple[list[str], WrittenReports]:
+    """Compare two runs and write the result.
+
+    Args:
+        before: The first: a run's folder, its ``run.dlprof``, or a ``report.json``.
+        after: The second, likewise.
+        folder: Where to; it is there.
+        formats: Which; JSON is ``compare.json``.
+
+    Returns:
+        What to say of it, line by line, and what was written.
+
+    Raises:
+        UnreadableInputError: One of them is no run, or is damaged.
+        OSError: The folder cannot be written.
+    """
+    found = _compared(before, after)
+    return compare_lines(found), _write_all(folder, _compare_documents(found, formats))
+
+
+def compare_document(before: Path, after: Path, format_: str) -> bytes:
+    """One document of two runs compared.
+
+    Args:
+        before: As in `compare_to_files`.
+        after: Likewise.
+        format_: Which.
+
+    Raises:
+        DlprofError: One of them is no run, or this document cannot be made here.
+    """
+    for _, document in _compare_documents(_compared(before, after), (format_,)):
+        if isinstance(document, DlprofError):
+            raise document
+        return document
+    raise ValueError(f"no format {format_!r}")
+
+
+def _compared(before: Path, after: Path) -> Compare:
+    first, second = (Subject.of(run_file.printable(str(path)), _run_or_report(path)) for path in (before, after))
+    return compare_runs(first, second, datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds"))
+
+
+def _run_or_report(source: Path) -> Profile | Report:
+    """A run; where only its ``report.json`` is left, that."""
+    file = source / REPORT_JSON if source.is_dir() else source
+    saved = source.is_dir() and ((source / run_file.NAME).exists() or (source / RECORDING).exists())
+    if saved or file.suffix != ".json":
+        return load(source)
+    try:
+        return decode_report(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnreadableInputError(
+            "report-unreadable",
+            f"{file} cannot be read as a dlprof report: {error}",
+            "Give a run's folder, its run.dlprof, or its report.json.",
+        ) from error
+
+
+def _compare_documents(found: Compare, formats: Sequence[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
+    if JSON in formats:
+        yield COMPARE_FILE, encode_compare(found)
+    yield from render_compare(found, [name for name in formats if name != JSON])
 
 
 # ---- from files to a profile ---------------------------------------------------------------------------------------

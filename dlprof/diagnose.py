@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from dlprof.model.report import (
     SCHEMA,
     AdviceRow,
     Exit,
+    Forecast,
     Input,
     NotAdvised,
     NoticeRow,
@@ -53,8 +54,17 @@ from dlprof.model.tune import Candidate as Settings
 from dlprof.model.tune import Ending, Plan
 from dlprof.render import wording
 from dlprof.whatif.candidates import candidates, cost, less_sure
-from dlprof.whatif.forecast import Forecasts, Removal, forecast_all, forecast_persistent, knee, removal
-from dlprof.whatif.pipeline import Simulator
+from dlprof.whatif.forecast import (
+    Change,
+    Forecasts,
+    Removal,
+    forecast_all,
+    forecast_changes,
+    forecast_persistent,
+    knee,
+    removal,
+)
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
 
 DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
@@ -62,6 +72,8 @@ _UNSURE = {"drift", "simulator-off", "cores-busy"}
 """Notices with which a forecast can be relied on less."""
 _TRIED_ON_ADVICE = ("prefetch_factor", "pin_memory", "persistent_workers", "in_order", "multiprocessing_context")
 """Settings that are tried where an advice names them; numbers of workers are tried anyway."""
+FORECAST_SETTINGS = ("num_workers", "prefetch_factor", "in_order")
+"""Settings whose effect on the step the simulated loader knows."""
 _LARGE_ERROR = 0.25
 _BUSY_CORES = 0.15
 """Share of the step that a training thread without workers of its own waits for a core, from which it is said."""
@@ -180,6 +192,45 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
     ]
     number = settings.get("index")
     return Plan("" if number is None else str(number), (*named, *found), settings, in_force, repeats=repeats)
+
+
+def forecast_settings(profile: Profile, report: Report, changes: Sequence[Mapping[str, Any]]) -> list[Forecast | None]:
+    """The step that a run would have had with other loader settings.
+
+    Args:
+        profile: The run.
+        report: What `diagnose` said of it.
+        changes: Each some of `FORECAST_SETTINGS` with new values.
+
+    Returns:
+        One per change; None where it cannot be forecast, or changes nothing.
+    """
+    measured = _measure(profile)
+    pipeline = measured.pipeline
+    if pipeline is None or len(measured.steps.measured) < _LEAST_FOR_FORECASTS:
+        return [None] * len(changes)
+    scenarios = [_scenario(pipeline, change) for change in changes]
+    if all(each == in_force(pipeline) for each in scenarios):
+        return [None] * len(changes)
+    found = forecast_changes(Simulator(pipeline), [Change("", None, None, each) for each in scenarios])
+    if {notice.slug for notice in report.notices} & _UNSURE:
+        found = [replace(each, confidence=Confidence.LOW) for each in found]
+    return [
+        None if scenario == in_force(pipeline) else forecast
+        for scenario, forecast in zip(scenarios, found, strict=True)
+    ]
+
+
+def _scenario(pipeline: Pipeline, change: Mapping[str, Any]) -> Scenario:
+    now = in_force(pipeline)
+    workers = int(change.get("num_workers", now.workers))
+    if not workers:
+        # Without workers nothing is fetched ahead or out of order.
+        return replace(now, workers=0)
+    prefetch = int(change.get("prefetch_factor") or pipeline.prefetch_factor or DEFAULT_PREFETCH)
+    return replace(
+        now, workers=workers, prefetch_factor=prefetch, in_order=bool(change.get("in_order", pipeline.in_order))
+    )
 
 
 def _measure(profile: Profile) -> _Measured:

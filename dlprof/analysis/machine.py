@@ -20,7 +20,7 @@ _LEAST_LOOKS = 2
 _THROTTLED = 0.05
 _OTHERS_SHARE = 0.1
 _OTHERS_CORES = 0.5
-_FULL = 0.75
+FULL = 0.75
 """Other programs take nothing away while more than a quarter of the cores is idle."""
 _COLD_BYTES_PER_STEP = 65_536
 _COLD_BYTES = 10_000_000
@@ -163,7 +163,7 @@ def load_notices(profile: Profile, steps: Steps) -> list[Notice]:
 
 def _others_disturb(load: Load) -> bool:
     full = (load.cores_used + load.cores_others) / max(load.cores, 1)
-    return load.cores_others >= max(_OTHERS_CORES, _OTHERS_SHARE * load.cores) and full >= _FULL
+    return load.cores_others >= max(_OTHERS_CORES, _OTHERS_SHARE * load.cores) and full >= FULL
 
 
 def _cold_reads(profile: Profile, steps: Steps) -> Iterator[Notice]:

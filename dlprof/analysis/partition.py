@@ -20,7 +20,7 @@ from dlprof.model.report import Source
 from dlprof.model.steps import Step, Steps
 
 CAUSES = tuple(Cause)
-_OPEN_CAUSES = (
+OPEN_CAUSES = (
     Cause.DEVICE_COMPUTE,
     Cause.H2D_COPY,
     Cause.COMMUNICATION,
@@ -42,7 +42,7 @@ class Partition:
         mean: The mean measured step.
         light: Nanoseconds of each measured step that light spans explain, shape ``(n, len(CAUSES))``; the rest of
             each step stands under ``OTHER``.
-        open_shares: How that rest divides, per traced step, shape ``(m, len(_OPEN_CAUSES))``, rows sum to 1;
+        open_shares: How that rest divides, per traced step, shape ``(m, len(OPEN_CAUSES))``, rows sum to 1;
             ``(0, …)`` without a trace.
         traced_ratio: Mean traced over mean measured step, without the input wait; None without a trace.
     """
@@ -60,7 +60,7 @@ class Partition:
         if len(self.open_shares):
             shares = np.stack([_resampled_mean(self.open_shares, generator) for _ in range(replicas)])
             light[:, CAUSES.index(Cause.OTHER)] = 0
-            for place, cause in enumerate(_OPEN_CAUSES):
+            for place, cause in enumerate(OPEN_CAUSES):
                 light[:, CAUSES.index(cause)] += rest * shares[:, place]
         return {cause: light[:, place] for place, cause in enumerate(CAUSES)}
 
@@ -103,7 +103,7 @@ def partition(profile: Profile, steps: Steps) -> Partition | None:
         source[Cause.INPUT_WAIT] = source[Cause.DEVICE_COMPUTE] = "events"
     if len(open_shares):
         ns[Cause.OTHER] = 0.0
-        for cause, share in zip(_OPEN_CAUSES, open_shares.mean(axis=0), strict=True):
+        for cause, share in zip(OPEN_CAUSES, open_shares.mean(axis=0), strict=True):
             if share and not ns[cause]:
                 source[cause] = "traced"
             ns[cause] += rest * float(share)
@@ -164,7 +164,7 @@ def _open_shares(profile: Profile, steps: Steps, apart: Intervals) -> tuple[Tabl
     own = own_spans(profile) if traced else profile.spans
     if profile.device != "cpu" and not len(own.of(Kind.KERNEL, Kind.COLLECTIVE)):
         # The profiler was not allowed to see the device: what it did is not to be taken for the host's work.
-        return np.zeros((0, len(_OPEN_CAUSES))), None
+        return np.zeros((0, len(OPEN_CAUSES))), None
     for step in traced:
         spans = _near(own, step)
         trains = spans.where(np.isin(spans.track, threads))
@@ -173,14 +173,14 @@ def _open_shares(profile: Profile, steps: Steps, apart: Intervals) -> tuple[Tabl
         left = subtract(left, spans.of(Kind.USER_DEVICE, Kind.CHECKPOINT).covered())
         rows.append([length(part) for part in _open_parts(profile.device != "cpu", spans, trains, left, rest)])
     if not rows or not np.any(rows):
-        return np.zeros((0, len(_OPEN_CAUSES))), None
+        return np.zeros((0, len(OPEN_CAUSES))), None
     table = np.array(rows, dtype=np.float64)
     total = table.sum(axis=1)
     return table[total > 0] / total[total > 0][:, None], float(total.mean())
 
 
 def _open_parts(accelerator: bool, spans: Spans, trains: Spans, left: Intervals, rest: Cause) -> list[Intervals]:
-    """``left`` divided by ``_OPEN_CAUSES``, disjoint, in that order; they cover all of it.
+    """``left`` divided by ``OPEN_CAUSES``, disjoint, in that order; they cover all of it.
 
     Args:
         accelerator: Whether the model runs on one.
@@ -202,7 +202,7 @@ def _open_parts(accelerator: bool, spans: Spans, trains: Spans, left: Intervals,
         ),
     }
     parts = []
-    for cause in _OPEN_CAUSES:
+    for cause in OPEN_CAUSES:
         hit = left if cause is rest else intersect(left, by_cause.get(cause, EMPTY))
         parts.append(hit)
         left = subtract(left, hit)

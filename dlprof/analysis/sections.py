@@ -249,16 +249,30 @@ def input_section(
 
 
 def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Component, Spread]:
+    return {key: _spread(spent) for key, spent in batch_times_ns(profile, steps, fetches).items()}
+
+
+def batch_times_ns(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Component, npt.NDArray[np.float64]]:
+    """Per component the work on each batch of the measured steps, waited for or not, in nanoseconds.
+
+    Args:
+        profile: The run.
+        steps: Its steps.
+        fetches: Every batch made, divided into components.
+
+    Returns:
+        Columns of shape ``(batches,)``; components that took no time are missing.
+    """
     rows = fetches.rows_of(steps.measured)
-    found: dict[Component, Spread] = {}
+    found: dict[Component, npt.NDArray[np.float64]] = {}
     if len(rows):
         own = np.maximum(fetches.wall_ns - fetches.no_core_ns, 0)[rows]
         for place, component in enumerate(PARTS):
             if own[:, place].any():
-                found[component] = _spread(own[:, place])
+                found[component] = own[:, place]
         no_core = fetches.no_core_ns[rows].sum(axis=1)
         if no_core.any():
-            found[Component.CPU_CONTENTION] = _spread(no_core)
+            found[Component.CPU_CONTENTION] = no_core
     for component, kinds in (
         (Component.PICKLE, (Kind.PICKLE,)),
         (Component.TRANSPORT, (Kind.SEND, Kind.RECEIVE)),
@@ -267,12 +281,12 @@ def _per_batch(profile: Profile, steps: Steps, fetches: Fetches) -> dict[Compone
     ):
         spent = _by_batch(own_spans(profile).of(*kinds), steps.measured)
         if spent is not None:
-            found[component] = _spread(spent)
+            found[component] = spent
     sampler = process_spans(profile).of(Kind.SAMPLER)
     if len(_within(sampler, steps.measured)):
         begins = [step.wait_start_ns for step in steps.measured]
         ends = [step.body_end_ns for step in steps.measured]
-        found[Component.SAMPLER] = _spread(overlap(sampler.covered(), begins, ends))
+        found[Component.SAMPLER] = overlap(sampler.covered(), begins, ends).astype(np.float64)
     return found
 
 

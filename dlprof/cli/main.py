@@ -11,6 +11,7 @@ import click
 from dlprof import __version__
 from dlprof.cli import argv as run_argv
 from dlprof.cli import terminal
+from dlprof.cli.compare import compare
 from dlprof.cli.options import HELP_NAMES
 from dlprof.cli.report import report
 from dlprof.cli.run import run
@@ -24,6 +25,7 @@ _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would
   dlprof run train.py --steps 50       profile an unedited script
   dlprof run -- torchrun train.py      or whatever starts it
   dlprof report dlprof-runs/train-...  make its report again
+  dlprof compare BEFORE AFTER          did a change help, or was it chance
   dlprof tune train.py                 try loader settings for real, keep what is measured
 
 A run ends with a report: where a step's time goes, which part of the input pipeline the training
@@ -48,6 +50,7 @@ def cli(context: click.Context) -> int:
 
 cli.add_command(run)
 cli.add_command(report)
+cli.add_command(compare)
 cli.add_command(tune)
 
 

@@ -14,6 +14,7 @@ from dlprof.model.bounds import NAMES, Bound, parse_bound
 
 HELP_NAMES = ("-h", "--help")
 FORMATS = ("html", "pdf", "json", "md", "txt")
+STDOUT = "-"
 DEFAULT_FORMATS = ("html", "pdf", "json", "md")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -110,8 +111,8 @@ class FolderType(click.ParamType[str]):
         """Return the name as it was given."""
         if not value:
             self.fail("the name is empty", param, ctx)
-        if value == "-" and not self.stdout:
-            self.fail("a run writes a folder; only 'dlprof report RUN --out -' prints", param, ctx)
+        if value == STDOUT and not self.stdout:
+            self.fail("a run writes a folder; only 'dlprof report' and 'compare' print with --out -", param, ctx)
         return str(value)
 
 
@@ -292,6 +293,15 @@ REPORT_OPTIONS = (
         FormatsType(),
         "LIST",
     ),
+)
+
+COMPARE_OPTIONS = (
+    replace(
+        REPORT_OPTIONS[0],
+        help="Folder for the result; - prints one document.  [default: dlprof-runs/compare-TIME]",
+    ),
+    Option("--force", "Overwrite the comparison that is in DIR."),
+    REPORT_OPTIONS[2],
 )
 
 

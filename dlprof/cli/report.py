@@ -12,11 +12,10 @@ from typing import Protocol
 import click
 
 from dlprof.cli import terminal
-from dlprof.cli.options import DEFAULT_FORMATS, FORMATS, REPORT_OPTIONS, with_options
+from dlprof.cli.options import DEFAULT_FORMATS, FORMATS, REPORT_OPTIONS, STDOUT, with_options
 from dlprof.cli.run_folder import RUNS, SAVED_RUN, is_run
 from dlprof.errors import EXIT_FAILED, UnreadableInputError, UsageError
 
-_STDOUT = "-"
 _DEFAULT_ON_STDOUT = "md"
 
 
@@ -42,8 +41,12 @@ def report(run: str, out: str | None, force: bool, formats: tuple[str, ...] | No
     with '--out -' one report itself.
     """
     source = find_run(run)
-    if out == _STDOUT:
-        return _print_one(source, formats or (_DEFAULT_ON_STDOUT,))
+    if out == STDOUT:
+        from dlprof import api
+
+        document: bytes = api.report_document(source, one_format(formats))
+        click.echo(document, nl=False)
+        return 0
     folder = _out_folder(source, out, force)
     from dlprof import api
 
@@ -88,16 +91,21 @@ def _latest() -> str:
     return f"the latest run here: {shlex.quote(str(newest))}"
 
 
-def _print_one(source: Path, formats: tuple[str, ...]) -> int:
-    if len(formats) > 1:
-        raise UsageError("one-format", "--out - prints one format", f"give --format one of {','.join(FORMATS)}")
-    if formats == ("pdf",) and sys.stdout.isatty():
-        raise UsageError("pdf-on-terminal", "a PDF is not for a terminal", "redirect it: --out - > report.pdf")
-    from dlprof import api
+def one_format(formats: tuple[str, ...] | None) -> str:
+    """The format that ``--out -`` prints.
 
-    document: bytes = api.report_document(source, formats[0])
-    click.echo(document, nl=False)
-    return 0
+    Args:
+        formats: From ``--format``; None for the usual one.
+
+    Raises:
+        UsageError: There are several, or it is not for a terminal.
+    """
+    chosen = formats or (_DEFAULT_ON_STDOUT,)
+    if len(chosen) > 1:
+        raise UsageError("one-format", "--out - prints one format", f"give --format one of {','.join(FORMATS)}")
+    if chosen == ("pdf",) and sys.stdout.isatty():
+        raise UsageError("pdf-on-terminal", "a PDF is not for a terminal", "redirect it: --out - > report.pdf")
+    return chosen[0]
 
 
 def _out_folder(source: Path, out: str | None, force: bool) -> Path:

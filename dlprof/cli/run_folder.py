@@ -21,6 +21,7 @@ RUNS = "dlprof-runs"
 RECORDING = "recording"
 SAVED_RUN = "run.dlprof"
 RESULT = "tune.json"
+COMPARISON = "compare.json"
 
 # All that dlprof writes into a run's folder, and so all that --force may remove.
 _OURS = (SAVED_RUN, *(f"report.{name}" for name in FORMATS), "*.pt.trace.json.gz", "events.out.tfevents.*")
@@ -105,6 +106,27 @@ def prepare_several(out: str | None, name: str, *, force: bool) -> RunFolder:
         if out is None:
             return RunFolder(*_make_unused(base))
         _make_room_for_several(base, force)
+        return RunFolder(base, tuple(_make_all(base)))
+    except OSError as error:
+        raise _not_writable(base, error) from error
+
+
+def prepare_result(out: str | None, name: str, *, force: bool) -> RunFolder:
+    """Make the folder of a result that is no run.
+
+    Args:
+        out: As given with ``--out``; None for a new folder under ``dlprof-runs/``.
+        name: For the new folder's name.
+        force: Whether a former result in ``out`` is replaced. Files that are not dlprof's stay.
+
+    Raises:
+        UsageError: The folder is in use or cannot be made.
+    """
+    base = Path(out) if out is not None else Path(RUNS) / f"{_file_name(name)}-{_stamp(None)}"
+    try:
+        if out is None:
+            return RunFolder(*_make_unused(base))
+        _make_room_for_result(base, force)
         return RunFolder(base, tuple(_make_all(base)))
     except OSError as error:
         raise _not_writable(base, error) from error
@@ -200,6 +222,22 @@ def _make_room_for_several(folder: Path, force: bool) -> None:
         with suppress(OSError):
             path.rmdir()
     for name in (RESULT, *(f"report.{name}" for name in FORMATS)):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _make_room_for_result(folder: Path, force: bool) -> None:
+    """As `_make_room`, for a folder of a result that is no run."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+    used = os.listdir(folder) if folder.exists() else []
+    if not used:
+        return
+    names = (COMPARISON, *(f"report.{name}" for name in FORMATS))
+    ours = not is_run(folder) and RESULT not in used and any(name in used for name in names)
+    if not (force and ours):
+        hint = "name another --out, or overwrite the result in it with --force" if ours else "name another --out"
+        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+    for name in names:
         (folder / name).unlink(missing_ok=True)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dlprof.errors import DlprofError
 from dlprof.model.report import Report
+from dlprof.render.compare import compare_lines, render_compare
 from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.pdf import render_pdf
@@ -20,6 +21,8 @@ __all__ = [
     "RENDERERS",
     "Renderer",
     "Summary",
+    "compare_lines",
+    "render_compare",
     "render_each",
     "render_html",
     "render_markdown",

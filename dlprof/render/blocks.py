@@ -60,7 +60,7 @@ class Listing:
 class Figure:
     """A chart, named by what it draws, and the sentence that says the same without it."""
 
-    chart: Literal["steps", "components", "forecast", "trials"]
+    chart: Literal["steps", "components", "forecast", "trials", "changes"]
     title: str
     description: str
 
@@ -112,7 +112,10 @@ class AdviceView:
 
 @dataclass(frozen=True, slots=True)
 class ReportView:
-    """A whole report. ``running`` stands at the foot of each page; ``ended`` is empty unless the script ended badly."""
+    """A whole report. ``running`` stands at the foot of each page; ``ended`` is empty unless the script ended badly.
+
+    Without ``advice`` and ``no_advice`` there is no part on what to change.
+    """
 
     title: str
     running: str

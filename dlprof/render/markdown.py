@@ -16,7 +16,7 @@ from dlprof.render.view import view
 CHARACTERS_AT_MOST = 60_000
 """Source: GitHub refuses comments of more than 65,536 characters."""
 
-_OPEN = {"steps", "forecast", "parts", "more-advice", "loader", "trials"}
+_OPEN = {"steps", "forecast", "parts", "more-advice", "loader", "trials", "cautions", "changes", "changed-settings"}
 """Sections that are not folded."""
 
 _WORD_JOINER = "\u2060"
@@ -94,7 +94,8 @@ def _head(shown: ReportView) -> str:
         rows = [(row.name, row.milliseconds, row.share) for row in shown.budget.rows]
         head = ("part", "per step", "share")
         lines.append(_table(Table("", head, ("text", "number", "number"), tuple(rows))))
-    lines += ["### What to change", ""]
+    if shown.advice or shown.no_advice:
+        lines += ["### What to change", ""]
     if shown.no_advice:
         lines += [escape(shown.no_advice), ""]
     return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice)

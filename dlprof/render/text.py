@@ -165,7 +165,8 @@ def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
     lines += _joined([f"{fact.label} {fact.value}" for fact in shown.key_figures])
     if bar and shown.budget is not None:
         lines += ["", shown.budget.title, *bar_lines(bar, WIDTH)]
-    lines += ["", "What to change", "--------------"]
+    if shown.advice or shown.no_advice:
+        lines += ["", "What to change", "--------------"]
     lines += textwrap.wrap(shown.no_advice, WIDTH)
     for index, item in enumerate(shown.advice):
         lines += [""] if index else []

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from dlprof.model.compare import Compare, Direction
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import BudgetRow, Evidence, StepTimes
@@ -396,6 +397,61 @@ def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     entry = _catalogue("advice", "raise-num-workers" if new > old else "lower-num-workers")
     values = {"from": old, "to": new, "gain": "gain", "loader_lines": line, "evidence": {}}
     return _with_place(sentence(entry["how"], **values), loader)
+
+
+def fact_name(what: str) -> str:
+    """A fact of a run for people, as two runs are compared: ``usable cores``."""
+    return _name("fact", what)
+
+
+def compare_text(slug: str, /, **values: Any) -> str:
+    """A sentence of ``[compare]``.
+
+    Args:
+        slug: Its key.
+        values: Its placeholders; a list becomes names of facts, and ``count`` how many.
+    """
+    shown: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, list):
+            shown |= {key: ", ".join(map(fact_name, value)), "count": len(value)}
+        else:
+            shown[key] = count(round(value, 2)) if is_number(value) else _shown(key, value)
+    return sentence(_catalogue("compare", slug), **shown)
+
+
+def compare_conclusion(compared: Compare) -> str:
+    """What two runs have shown, as the one sentence that their report opens with.
+
+    Args:
+        compared: The result; its own conclusion is not looked at.
+    """
+    step = compared.step
+    values: dict[str, Any] = {
+        "per": compared.per,
+        "old": milliseconds(step.before_ms) if step.before_ms is not None else "",
+        "new": milliseconds(step.after_ms) if step.after_ms is not None else "",
+    }
+    if step.direction is Direction.SAME:
+        others = any(caution.slug == "loaded" for caution in compared.cautions)
+        return compare_text("not-significant", loads=others, **values)
+    if step.direction is Direction.UNKNOWN or step.speedup is None:
+        return compare_text("unknown", **values)
+    faster = step.direction is Direction.SHORTER
+    low, middle, high = step.speedup
+    factor = step.speedup if faster else (1 / high, 1 / middle, 1 / low)
+    changed = [row for row in compared.causes if row.direction is step.direction]
+    part = ""
+    if changed:
+        # The rows stand in the order of their change.
+        row = changed[0]
+        part = compare_text(
+            "part-less" if faster else "part-more",
+            cause=cause_name(row.cause),
+            old=milliseconds(row.before_ms),
+            new=milliseconds(row.after_ms),
+        )
+    return compare_text("faster" if faster else "slower", gain=gain(factor), part=part, **values)
 
 
 def why_not(id: str, reason: str, /, **values: Any) -> str:
