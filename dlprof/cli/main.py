@@ -12,6 +12,7 @@ from dlprof import __version__
 from dlprof.cli import argv as run_argv
 from dlprof.cli import terminal
 from dlprof.cli.compare import compare
+from dlprof.cli.explain import explain
 from dlprof.cli.options import HELP_NAMES
 from dlprof.cli.report import report
 from dlprof.cli.run import run
@@ -27,6 +28,7 @@ _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would
   dlprof report dlprof-runs/train-...  make its report again
   dlprof compare BEFORE AFTER          did a change help, or was it chance
   dlprof tune train.py                 try loader settings for real, keep what is measured
+  dlprof explain ID                    what an advice, a notice or an error means
 
 A run ends with a report: where a step's time goes, which part of the input pipeline the training
 waits for, and what to change. Reports are files; nothing is sent anywhere.
@@ -51,6 +53,7 @@ def cli(context: click.Context) -> int:
 cli.add_command(run)
 cli.add_command(report)
 cli.add_command(compare)
+cli.add_command(explain)
 cli.add_command(tune)
 
 

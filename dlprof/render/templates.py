@@ -97,6 +97,12 @@ def messages() -> dict[str, Any]:
     return tomllib.loads((folder() / "messages.toml").read_text(encoding="utf-8"))
 
 
+@functools.cache
+def explanations() -> dict[str, dict[str, dict[str, str]]]:
+    """The catalogue of explanations, ``explanations.toml``: by section and id."""
+    return tomllib.loads((folder() / "explanations.toml").read_text(encoding="utf-8"))
+
+
 def sentence(source: str, /, **values: Any) -> str:
     """Fill a sentence of the catalogue.
 

@@ -1,0 +1,34 @@
+"""``dlprof explain``: what an id in a report or an error means, and what to do about it."""
+
+from __future__ import annotations
+
+import click
+
+from dlprof.errors import UsageError
+
+_SHOWN = 80
+
+
+@click.command(short_help="Say what an id in a report means.")
+@click.argument("id_", metavar="ID", required=False)
+def explain(id_: str | None) -> int:
+    """Say what an advice, a notice, an error, a component or a verdict means, when it is said, and what to do.
+
+    ID is its name in a report, in report.json or in an error, as raise-num-workers or storage_io. Without it all ids
+    are listed.
+    """
+    from dlprof.render import explanations
+
+    if id_ is None:
+        click.echo("\n".join(explanations.overview()))
+        return 0
+    found = explanations.explain(id_)
+    if not found:
+        near = explanations.nearest(id_)
+        raise UsageError(
+            "no-such-explanation",
+            f"there is no explanation of {id_[:_SHOWN]!r}",
+            f"did you mean {', '.join(near)}?" if near else "'dlprof explain' lists all ids",
+        )
+    click.echo("\n\n".join("\n".join(explanations.explanation_lines(each)) for each in found))
+    return 0
