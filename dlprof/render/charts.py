@@ -11,10 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlprof.model.report import Report
-from dlprof.render.drawing import LETTER_WIDTH, Pads, across, axis, chart_of, down, framed, step_axis, to_svg
+from dlprof.render.drawing import (
+    BUDGET_HEIGHT,
+    FORECAST_PADS,
+    LETTER_WIDTH,
+    PLOT_HEIGHT,
+    STEPS_PADS,
+    Pads,
+    across,
+    axis,
+    chart_of,
+    down,
+    framed,
+    step_axis,
+    to_svg,
+)
 from dlprof.render.numbers import digits, milliseconds, percent
 from dlprof.render.palette import LIGHT
 from dlprof.render.select import Bar, bars, budget_rows, component_rows, measured_workers, shown_steps, worker_forecasts
+from dlprof.render.tips import Tip, tips
 from dlprof.render.wording import cause_name, component_name
 
 WIDE = 880
@@ -23,11 +38,13 @@ NARROW = 340
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart in both widths, as SVG, and what its colours mean."""
+    """A chart in both widths, as SVG, what its colours mean, and the tooltips over it in either width."""
 
     wide: str
     narrow: str
     legend: tuple[tuple[str, str], ...] = ()
+    wide_tips: tuple[Tip, ...] = ()
+    narrow_tips: tuple[Tip, ...] = ()
 
 
 def draw(report: Report, texts: dict[str, tuple[str, str]]) -> dict[str, Drawing]:
@@ -55,7 +72,8 @@ def draw(report: Report, texts: dict[str, tuple[str, str]]) -> dict[str, Drawing
             # The page says everything in words and tables as well: better without a chart than no page.
             continue
         if wide and narrow:
-            drawings[key] = Drawing(wide, narrow, _legend(key, report))
+            over = (tips(key, report, width) for width in (WIDE, NARROW))
+            drawings[key] = Drawing(wide, narrow, _legend(key, report), *over)
     return drawings
 
 
@@ -86,7 +104,7 @@ def _budget(report: Report, width: int) -> Any:
     total = sum(row.ms_per_step for row in rows)
     if not rows or total <= 0:
         return None
-    height, gap = 46, 2
+    height, gap = BUDGET_HEIGHT, 2
     layers, start = [], 0.0
     for row in rows:
         end = start + width * row.ms_per_step / total
@@ -123,7 +141,7 @@ def _steps(report: Report, width: int) -> Any:
     steps = bars(shown_steps(report))
     if len(steps) < 2:
         return None
-    pads = Pads(40, 18, 4, 24)
+    pads = STEPS_PADS
     first, last = steps[0].start - 0.5, steps[-1].end - 0.5
     plot = width - pads.left - pads.right
     top = _ceiling([bar.ms for bar in steps])
@@ -139,7 +157,7 @@ def _steps(report: Report, width: int) -> Any:
     for key, values in boxes.items():
         layers.append(chart_of(values).mark_rect(color=LIGHT[key]).encode(x=x, x2="x2", y=y, y2="y2"))
     layers += _cut_bars(steps, top, x, y)
-    return framed(alt.layer(*layers), width, 190, pads)
+    return framed(alt.layer(*layers), width, PLOT_HEIGHT, pads)
 
 
 def _ceiling(values: Sequence[float]) -> float:
@@ -257,7 +275,7 @@ def _forecast(report: Report, width: int) -> Any:
     ]
     if here:
         layers += _points(here, x, y, color=LIGHT["ink"], shape="diamond", size=110)
-    return framed(alt.layer(*layers), width, 190, Pads(40, 6, 4, 24))
+    return framed(alt.layer(*layers), width, PLOT_HEIGHT, FORECAST_PADS)
 
 
 def _points(rows: Sequence[dict[str, Any]], x: Any, y: Any, **look: Any) -> list[Any]:

@@ -151,11 +151,11 @@ def _causes_table(compared: Compare) -> Table:
 def _table(caption: str, first: str, rows: Sequence[tuple[str, Difference]]) -> Table:
     before, after = (column([getattr(it, side) for _, it in rows], TO) for side in ("before_ms", "after_ms"))
     cells = tuple(
-        (label, old, new, _change(it.difference_ms), _WORDS[it.direction])
+        (label, old, new, _WORDS[it.direction], _change(it.difference_ms))
         for (label, it), old, new in zip(rows, before, after, strict=True)
     )
-    head = (first, "before", "after", "change (95 % interval)", "")
-    return Table(caption, head, ("text", "number", "number", "number", "text"), cells)
+    head = (first, "before", "after", "it is", "change (95 % interval)")
+    return Table(caption, head, ("text", "number", "number", "text", "number"), cells)
 
 
 def _change(interval: Triple | None) -> str:
@@ -226,7 +226,7 @@ def _facts(compared: Compare) -> Section | None:
         (fact_name(name(it.what, 60)), setting_value(it.before) or TO, setting_value(it.after) or TO)
         for it in compared.facts
     )
-    table = Table("Beside the loader's settings", ("", "before", "after"), ("text", "text", "text"), rows)
+    table = Table("Beside the loader's settings", ("What", "before", "after"), ("text", "text", "text"), rows)
     return Section("facts", "What else differs", (table,))
 
 

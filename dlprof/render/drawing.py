@@ -28,6 +28,11 @@ class Pads(NamedTuple):
     bottom: int
 
 
+BUDGET_HEIGHT, PLOT_HEIGHT = 46, 190
+STEPS_PADS, FORECAST_PADS = Pads(40, 18, 4, 24), Pads(40, 6, 4, 24)
+"""Heights and space around of charts that tooltips are laid over, in pixels."""
+
+
 def chart_of(values: Sequence[dict[str, Any]]) -> Any:
     """An Altair chart of these rows, without a mark yet."""
     import altair as alt

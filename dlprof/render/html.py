@@ -37,7 +37,13 @@ def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
         "report.html.j2",
         report=shown,
         drawings={
-            key: {"wide": trusted(item.wide), "narrow": trusted(item.narrow), "legend": item.legend}
+            key: {
+                "widths": (
+                    ("wide", trusted(item.wide), item.wide_tips),
+                    ("narrow", trusted(item.narrow), item.narrow_tips),
+                ),
+                "legend": item.legend,
+            }
             for key, item in drawings.items()
         },
         style=trusted(palette.style()) + style("report.css") + style("print.css"),
