@@ -243,6 +243,7 @@ class _Break:
 @dataclass(frozen=True)
 class _Validation:
     batches: tuple[StepPlan, ...]
+    left: int | None
 
 
 Event = StepPlan | _EndOfEpoch | _Break | _Validation
@@ -275,9 +276,14 @@ def leave_loop() -> Plan:
     return [_Break()]
 
 
-def validation(batches: Plan) -> Plan:
-    """A whole iteration over the second loader."""
-    return [_Validation(tuple(each for each in batches if isinstance(each, StepPlan)))]
+def validation(batches: Plan, *, left: int | None = None) -> Plan:
+    """An iteration over the second loader.
+
+    Args:
+        batches: What it gives.
+        left: Nanoseconds that it takes to end its workers where it is left with ``break``; None for a whole iteration.
+    """
+    return [_Validation(tuple(each for each in batches if isinstance(each, StepPlan)), left)]
 
 
 # ---- from a description to a profile ---------------------------------------------------------------------------------
@@ -333,7 +339,7 @@ class _Loop:
             elif isinstance(event, _Break):
                 inside = False
             else:
-                self._validate(event.batches)
+                self._validate(event.batches, event.left)
         self._window(False)
         if inside:
             self._close_body()
@@ -398,7 +404,7 @@ class _Loop:
         self._add(Kind.NEXT, self.now, end, iterator=self.iterator, flags=int(Flag.ENDED))
         self.now = end
 
-    def _validate(self, batches: Iterable[StepPlan]) -> None:
+    def _validate(self, batches: Iterable[StepPlan], left: int | None) -> None:
         # As in capture: another loader's requests end a body only where the training loop is not known yet.
         outer = (self.queue, self.iterator, self.batch, self.open_body)
         self.queue, self.open_body = None, None
@@ -411,8 +417,12 @@ class _Loop:
             began = self.now
             self._body(replace(plan, optimizer_steps=0))
             self._add(Kind.BODY, began, self.now, batch=batch, iterator=self.iterator)
-        self._add(Kind.NEXT, self.now, self.now + us(50), iterator=self.iterator, flags=int(Flag.ENDED))
-        self.now += us(50)
+        end = self.now + (us(50) if left is None else left)
+        if left is None:
+            self._add(Kind.NEXT, self.now, end, iterator=self.iterator, flags=int(Flag.ENDED))
+        else:
+            self._add(Kind.WORKERS_ENDED, self.now, end, iterator=self.iterator, value=VALIDATION)
+        self.now = end
         self.queue, self.iterator, self.batch, self.open_body = outer
 
     def _window(self, wanted: bool) -> None:

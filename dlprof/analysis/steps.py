@@ -93,9 +93,13 @@ def _phases(
     own = [iteration for iteration in profile.iterations if iteration.pid == profile.main_pid]
     begun = spans.of(Kind.ITER)
     begun_ns = dict(zip(begun.iterator.tolist(), begun.start_ns.tolist(), strict=True))
+    over = spans.of(Kind.WORKERS_ENDED)
+    over_ns = dict(
+        zip(over.iterator.tolist(), zip(over.start_ns.tolist(), over.end_ns.tolist(), strict=True), strict=True)
+    )
     order = np.argsort(requests.iterator, kind="stable")
     numbers = requests.iterator[order]
-    found = []
+    found, late = [], []
     for iteration in own:
         first, last = np.searchsorted(numbers, [iteration.number, iteration.number + 1])
         if iteration.loader in training or first == last:
@@ -105,9 +109,17 @@ def _phases(
         end = int(asked.end_ns.max())
         if not _count(steps_ns, start, end):
             given = int(((asked.flags & int(Flag.ENDED)) == 0).sum())
+            ending, ended = over_ns.get(iteration.number, (end, end))
+            if _count(steps_ns, end, ending):
+                # Its iterator was kept, and dropped in a later step.
+                late.append(Phase(iteration.loader, ending, ended, 0, 0))
+            else:
+                # Left with ``break``: its workers are ended when its iterator is dropped, after its last batch.
+                end = max(end, ended)
             found.append(Phase(iteration.loader, start, end, given, int(asked.duration_ns().sum())))
     often = Counter(phase.loader for phase in found)
-    return tuple(phase for phase in found if often[phase.loader] * 2 < len(steps_ns))
+    phases = sorted([*found, *late], key=lambda phase: phase.start_ns)
+    return tuple(phase for phase in phases if often[phase.loader] * 2 < len(steps_ns))
 
 
 def _loader_steps(

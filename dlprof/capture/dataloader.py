@@ -21,7 +21,7 @@ from dlprof.capture.pinning import Pinning
 from dlprof.capture.recorder import now, thread_cpu
 from dlprof.capture.session import Session
 from dlprof.capture.sharding import ShardWatch
-from dlprof.model.kinds import Kind
+from dlprof.model.kinds import Kind, Role
 
 _SAMPLER_WORTH_RECORDING_NS = 10_000
 _PASSED_OVER_BY_WARNINGS = "<dlprof, as importlib._bootstrap>"
@@ -82,6 +82,7 @@ class DataLoaderHooks:
         self._patch(base, "_next_index", self._timed_next_index)
         self._patch(multi, "_try_put_index", self._noted_put_index)
         self._patch(multi, "_get_data", self._timed_get_data)
+        self._patch(multi, "_shutdown_workers", self._timed_shutdown)
         self._times_fetchers = self._patch(kinds, "create_fetcher", self._fetching.timing_fetcher, static=True)
 
     def install_stateful(self, module: ModuleType) -> None:
@@ -91,6 +92,7 @@ class DataLoaderHooks:
         self._patch(module.StatefulDataLoader, "__iter__", self._timed_iter)
         self._patch(multi, "_try_put_index", self._noted_put_index)
         self._patch(multi, "_get_data", self._timed_get_data)
+        self._patch(multi, "_shutdown_workers", self._timed_shutdown)
 
     def restore(self) -> None:
         """Take every patch back, the last one first."""
@@ -299,6 +301,32 @@ class DataLoaderHooks:
             return result
 
         return _get_data
+
+    def _timed_shutdown(self, original: Any) -> Any:
+        clock = now
+
+        def _shutdown_workers(iterator: Any) -> Any:
+            # Called again when the iterator is dropped. That may be when the interpreter is torn down, where torch does
+            # nothing any more and the names of this module are gone.
+            if getattr(iterator, "_shutdown", True):
+                return original(iterator)
+            start = clock()
+            try:
+                return original(iterator)
+            finally:
+                if iterator._shutdown:
+                    self._workers_ended(iterator, start)
+
+        return _shutdown_workers
+
+    def _workers_ended(self, iterator: Any, start: int) -> None:
+        recorder = self._session.recorder
+        with self._guard("shutdown"):
+            state = self._states.get(iterator)
+            # A forked process drops its copy of the iterator.
+            if state is not None and recorder.on and recorder.role is Role.MAIN:
+                writer = recorder.thread().writer
+                writer.add(Kind.WORKERS_ENDED, start, now(), iterator=state.number, value=state.loader)
 
     @contextlib.contextmanager
     def _guard(self, hook: str) -> Iterator[None]:

@@ -29,6 +29,7 @@ _STEP = "dlprof.step"
 SHOWN = {
     Kind.NEXT: ("next(loader)", _LOOP),
     Kind.ITER: ("iter(loader)", _LOOP),
+    Kind.WORKERS_ENDED: ("end workers", _WAIT),
     Kind.OPTIMIZER: ("optimizer.step", _LOOP),
     Kind.CHECKPOINT: ("torch.save", _LOOP),
     Kind.FETCH: ("make a batch", _DATA),

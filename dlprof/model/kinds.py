@@ -27,6 +27,8 @@ class Kind(IntEnum):
     QUEUE_GET = 8
     """The thread that trains took something from a ``queue.Queue`` that another thread fills with batches; ``value``
     is the queue's number. Failed tries before it are part of it."""
+    WORKERS_ENDED = 9
+    """A loader ended the workers of an iteration, and waited for it."""
 
     # Data work, in whichever process does it.
     FETCH = 10

@@ -60,10 +60,12 @@ class Step:
 class Phase:
     """One iteration over a loader that is not the training loop's: validation, a sanity check.
 
+    Where its workers were ended only in a later step, that is a phase without batches.
+
     Attributes:
         loader: The loader's number.
         start_ns: Its iterator was asked for.
-        end_ns: Its last request had returned.
+        end_ns: Its last request had returned, and its workers were ended.
         batches: Batches it gave.
         wait_ns: Time inside its requests.
     """

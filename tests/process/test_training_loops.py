@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hooked_scripts import BOOTSTRAP, Ended, Scripts
 
+from dlprof.analysis.steps import find_steps
 from dlprof.formats.recording import Recording, assemble, how_it_ended, read_recording, training_process
 from dlprof.formats.settings_file import FOLDER_VARIABLE, Settings
 from dlprof.model.kinds import ExitReason, Flag, Kind, Role
@@ -432,3 +433,41 @@ def test_without_a_loader_steps_are_optimizer_steps(ended: Ended) -> None:
 
 def test_read_recording_of_an_empty_folder_is_empty(tmp_path: Path) -> None:
     assert read_recording(tmp_path).files == ()
+
+
+LEFT_EARLY = """
+import torch
+from torch.utils.data import DataLoader
+
+train, held = DataLoader(range(30), 2), DataLoader(range(100, 140), 2, num_workers=2)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+for number, batch in enumerate(train):
+    model(batch[:, None].float()).sum().backward()
+    optimizer.step()
+    if number in (4, 9):
+        for count, other in enumerate(held):
+            if count == 3:
+                break
+for other in held:
+    pass
+"""
+
+
+@of_script(LEFT_EARLY)
+def test_the_end_of_workers_is_recorded_and_in_no_step(ended: Ended) -> None:
+    assert (ended.status, ended.stderr) == (0, b"")
+    assert ended.recording is not None
+    found = profile_of(ended.recording)
+    over = found.spans.of(Kind.WORKERS_ENDED)
+    with_workers = [each.number for each in found.iterations if each.workers]
+    assert over.iterator.tolist() == with_workers
+    assert len(with_workers) == 3
+    steps = find_steps(found)
+    assert len(steps.all) == 14 + 1
+    phases = [(phase.batches, phase.end_ns) for phase in steps.phases]
+    # The last one is read to its end: its workers are ended within the request that says so.
+    assert phases[:2] == list(zip([4, 4], over.end_ns.tolist()[:2], strict=True))
+    assert phases[2][0] == 20
+    assert phases[2][1] >= over.end_ns[2]
+    assert [number for number, step in enumerate(steps.all) if step.phases_ns] == [4, 9]

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 
 from dlprof.analysis.steps import NO_LOADER, drift, find_steps
 from dlprof.model.kinds import Kind, Role
-from dlprof.model.profile import Iteration, Loader, Profile, Track
+from dlprof.model.profile import Iteration, Loader, Profile, Spans, Track
 from dlprof.model.steps import Steps
 
 PLAIN = step(input_wait=ms(30), compute=ms(10))
@@ -110,6 +110,28 @@ def test_a_validation_within_a_step_is_a_phase_of_its_own():
     (phase,) = found.phases
     assert (phase.loader != TRAINING, phase.batches) == (True, 2)
     assert [each.phases_ns > 0 for each in found.all] == [False, False, True, False, False, False]
+
+
+def test_ending_the_workers_of_a_validation_that_is_left_is_no_time_of_the_step():
+    found = find_steps(
+        profile(PLAIN * 3 + validation(step(getitem=ms(5), compute=ms(7)) * 2, left=ms(900)) + PLAIN * 3)
+    )
+    assert durations_ms(found) == [40] * 6
+    (phase,) = found.phases
+    # With what was done with its last batch.
+    assert phase.end_ns - phase.start_ns == us(100) + ms(2 * (5 + 7) + 900)
+
+
+def test_workers_that_are_ended_in_a_later_step_take_that_time_from_it():
+    plan = PLAIN * 3 + validation(PLAIN * 2, left=0) + PLAIN * 3
+    found = profile(plan)
+    body = find_steps(found).all[4].body_start_ns
+    columns = {name: getattr(found.spans, name).copy() for name in Spans.COLUMNS}
+    (row,) = np.flatnonzero(found.spans.kind == int(Kind.WORKERS_ENDED))
+    columns["start_ns"][row], columns["end_ns"][row] = body + ms(2), body + ms(6)
+    steps = find_steps(replace(found, spans=Spans(**columns, names=found.spans.names)))
+    assert durations_ms(steps)[3:] == [40, 36, 40]
+    assert [phase.batches for phase in steps.phases] == [2, 0]
 
 
 def test_a_second_loader_that_comes_with_every_step_is_part_of_it():

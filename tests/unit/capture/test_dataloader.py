@@ -31,6 +31,7 @@ HOOKED = (
     (torchs._BaseDataLoaderIter, "_next_index"),
     (torchs._MultiProcessingDataLoaderIter, "_try_put_index"),
     (torchs._MultiProcessingDataLoaderIter, "_get_data"),
+    (torchs._MultiProcessingDataLoaderIter, "_shutdown_workers"),
     (torchs._DatasetKind, "create_fetcher"),
 )
 
