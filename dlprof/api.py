@@ -19,6 +19,7 @@ from typing import Any
 from dlprof import __version__
 from dlprof.analysis.pipeline import training_loader
 from dlprof.analysis.steps import find_steps
+from dlprof.analysis.verdict import restarts
 from dlprof.capture.environment import environment
 from dlprof.capture.handover_probe import probe
 from dlprof.capture.machine import load_machine
@@ -256,9 +257,16 @@ def measured_run(folder: Path, name: str, elapsed_s: float, *, interrupted: bool
         interrupted: Whether it was, whatever the script made of that.
     """
     report = _report_in(folder)
-    steps = tuple(row.ms for row in report.steps if not row.traced and row.ms > 0)
+    restarts_ms = _restarts_ms(load(folder))
+    steps = tuple(row.ms + restarts_ms for row in report.steps if not row.traced and row.ms > 0)
     failure = Failure("interrupted", tune_text("failed-run")) if interrupted else _failure(report, steps)
     return Measured(name, steps, elapsed_s, failure)
+
+
+def _restarts_ms(profile: Profile) -> float:
+    """What starting workers anew at each epoch adds to a step: settings with fewer or lasting workers do without."""
+    again = restarts(profile, find_steps(profile))
+    return float(again.mean()) / 1e6 if again.size else 0.0
 
 
 def _report_in(folder: Path) -> Report:
@@ -323,7 +331,9 @@ def conclude(
         ending=ending,
         elapsed_s=round(elapsed_s, 1),
         conclusion=tune_conclusion(rows, winner, ending, repeats=plan.repeats),
-        how=tune_how(tried[winner].candidate.settings, plan.in_force) if winner is not None else "",
+        how=tune_how(tried[winner].candidate.settings, {**plan.in_force, "made_anew": plan.made_anew})
+        if winner is not None
+        else "",
     )
     (folder / TUNE_FILE).write_bytes(encode_tune(found))
     written = _write_all(folder, render_tune(found, [name for name in formats if name != JSON]))

@@ -15,7 +15,7 @@ from dlprof.analysis import sections
 from dlprof.analysis.components import PARTS, Fetches, find_fetches
 from dlprof.analysis.device_clock import ahead_of_device
 from dlprof.analysis.hot_lines import HotLines, find_hot_lines
-from dlprof.analysis.input_facts import input_facts
+from dlprof.analysis.input_facts import input_facts, made_anew
 from dlprof.analysis.input_wait import split_waits
 from dlprof.analysis.machine import load_during, load_facts, load_notices
 from dlprof.analysis.own_functions import named_parts
@@ -176,13 +176,14 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
     pipeline = measured.pipeline
     if pipeline is None or "made_by" in settings or len(measured.steps.measured) < _LEAST_FOR_FORECASTS:
         return Plan("", (), settings, ending=Ending.NO_FORECAST)
-    repeats = input_facts(profile, measured.steps, measured.fetches).shares_nothing_out
+    facts = input_facts(profile, measured.steps, measured.fetches)
     epochs = {step.iterator for step in measured.steps.all}
-    keep_alive = len(epochs) > 1 and not settings.get("persistent_workers")
+    # A loader that is made anew for each epoch cannot keep them.
+    keep_alive = len(epochs) > 1 and not settings.get("persistent_workers") and not facts.made_anew
     found = candidates(Simulator(pipeline), keep_alive=keep_alive)
     if {notice.slug for notice in report.notices} & _UNSURE:
         found = less_sure(found)
-    if repeats:
+    if facts.shares_nothing_out:
         found = [it for it in found if it.settings.get("num_workers", 0) <= max(pipeline.workers, 1)]
     in_force = cost(pipeline.workers, pipeline.prefetch_factor)
     named = [
@@ -191,7 +192,14 @@ def plan_trials(profile: Profile, report: Report) -> Plan:
         if row.setting in _TRIED_ON_ADVICE and row.to is not None
     ]
     number = settings.get("index")
-    return Plan("" if number is None else str(number), (*named, *found), settings, in_force, repeats=repeats)
+    return Plan(
+        loader="" if number is None else str(number),
+        candidates=(*named, *found),
+        in_force=settings,
+        cost=in_force,
+        made_anew=facts.made_anew,
+        repeats=facts.shares_nothing_out,
+    )
 
 
 def forecast_settings(profile: Profile, report: Report, changes: Sequence[Mapping[str, Any]]) -> list[Forecast | None]:
@@ -413,7 +421,7 @@ def _forecasts(profile: Profile, measured: _Measured, simulator: Simulator) -> F
     tunable = {} if "made_by" in settings else settings
     forecasts = forecast_all(simulator, [it for it in PARTS if it in pipeline.parts], tunable)
     lasting = forecast_persistent(pipeline.step_ns, restarts(profile, measured.steps))
-    if lasting is None or not tunable:
+    if lasting is None or not tunable or made_anew(profile, measured.steps):
         return forecasts
     return replace(forecasts, settings=[*forecasts.settings, lasting])
 
@@ -426,7 +434,7 @@ def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:
         advice.to,
         advice.speedup,
         advice.evidence,
-        findings.loader or {},
+        {**(findings.loader or {}), "made_anew": findings.facts.made_anew},
         device,
     )
     return AdviceRow(advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how)
@@ -495,6 +503,7 @@ def _notices(profile: Profile, measured: _Measured, removed: Removal | None) -> 
     if ahead is not None:
         notices.append(Notice("script-ahead", 1, {"script_ms": ahead[0] / 1e6, "device_ms": ahead[1] / 1e6}))
     notices += _phase_notices(profile, steps)
+    notices += _made_anew_notices(profile, measured)
     notices += load_notices(profile, steps)
     busy = sections.no_core_share(profile, steps)
     if measured.loader is not None and not measured.loader.settings.get("num_workers") and busy > _BUSY_CORES:
@@ -509,6 +518,16 @@ def _repeats(profile: Profile, measured: _Measured) -> Iterator[Notice]:
     workers = int(measured.loader.settings.get("num_workers") or 0) if measured.loader else 0
     if workers > 1 and input_facts(profile, measured.steps, measured.fetches).shares_nothing_out:
         yield Notice("samples-repeated", 1, {"workers": workers})
+
+
+def _made_anew_notices(profile: Profile, measured: _Measured) -> Iterator[Notice]:
+    """That a loader is made for each epoch, and what its workers cost beside the steps, which forecasts are about."""
+    if measured.loader is None or not made_anew(profile, measured.steps):
+        return
+    again = restarts(profile, measured.steps)
+    length = measured.loader.settings.get("length")
+    known = {"epoch_ms": float(again.mean()) * length / 1e6} if again.size and length else {}
+    yield Notice("loader-made-anew", 1, known)
 
 
 def _why_untraced(run: RunFacts) -> str:

@@ -27,7 +27,9 @@ PAGEABLE = 0.5
 def keep_workers_alive(findings: Findings) -> Answer:
     """Workers are started anew at every epoch. Starting them is no part of a step, so no step gets shorter."""
     loader = findings.loader
-    if loader is None or not workers_in_force(findings) or loader.get("persistent_workers"):
+    anew = findings.facts.made_anew
+    # A loader that is made anew has no workers to keep, whatever it is told.
+    if loader is None or not workers_in_force(findings) or (loader.get("persistent_workers") and not anew):
         return None
     found = candidate(findings, Bottleneck.LOADER_OVERHEAD, Component.WORKER_STARTUP)
     if found is None:
@@ -39,6 +41,8 @@ def keep_workers_alive(findings: Findings) -> Answer:
         # The share is that of a step together with its part of the start.
         per_step = findings.mean.step_ns * found.saved.mid / (1 - found.saved.mid)
         evidence.append(Evidence("worker_startup_per_epoch", round(per_step * loader["length"] / 1e6, 1), "ms"))
+    if anew:
+        return Advice("keep-workers-alive", None, None, None, None, tuple(evidence))
     return Advice("keep-workers-alive", "persistent_workers", False, True, None, tuple(evidence))
 
 

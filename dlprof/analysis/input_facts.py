@@ -53,15 +53,27 @@ def input_facts(profile: Profile, steps: Steps, fetches: Fetches) -> InputFacts:
         python_tokenizer_ratio=_python_tokenizer_ratio(profile, steps, fetches),
         rebuilding_ratio=_rebuilding_ratio(profile, fetches),
         shares_nothing_out=_shares_nothing_out(profile, steps),
+        made_anew=made_anew(profile, steps),
     )
 
 
 def _shares_nothing_out(profile: Profile, steps: Steps) -> bool:
     """Whether an iterable dataset never asked which worker it runs in, in any of the loaders made of it."""
-    iterators = {step.iterator for step in steps.all}
-    trained = {it.loader for it in profile.iterations if it.pid == profile.main_pid and it.number in iterators}
+    trained = set(_loaders_of_epochs(profile, steps))
     asks = {it.asks_worker for it in profile.loaders if it.pid == profile.main_pid and it.number in trained}
     return asks == {False}
+
+
+def made_anew(profile: Profile, steps: Steps) -> bool:
+    """Whether the training loop has had several epochs, each with a loader of its own."""
+    loaders = _loaders_of_epochs(profile, steps)
+    return len(loaders) > 1 and len(set(loaders)) == len(loaders)
+
+
+def _loaders_of_epochs(profile: Profile, steps: Steps) -> list[int]:
+    """The number of the loader of each iteration by the training loop."""
+    iterators = {step.iterator for step in steps.all}
+    return [it.loader for it in profile.iterations if it.pid == profile.main_pid and it.number in iterators]
 
 
 def _workers_with_batches(profile: Profile, steps: Steps, fetches: Fetches) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from dlprof.analysis.scope import process_spans
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, Kind
 from dlprof.model.pipeline import Interval
-from dlprof.model.profile import Profile
+from dlprof.model.profile import Profile, Spans
 from dlprof.model.steps import Steps
 
 WORTH = 0.20
@@ -101,7 +103,7 @@ def startup_candidate(profile: Profile, steps: Steps, parts: Partition) -> Candi
 
 
 def restarts(profile: Profile, steps: Steps) -> npt.NDArray[np.float64]:
-    """What starting workers anew took at each epoch border, in ns for each step of an epoch.
+    """What ending the workers and starting new ones took at each epoch border, in ns for each step of an epoch.
 
     Args:
         profile: The run.
@@ -112,13 +114,32 @@ def restarts(profile: Profile, steps: Steps) -> npt.NDArray[np.float64]:
     """
     loaders = {each.number: each.settings for each in profile.loaders if each.pid == profile.main_pid}
     length = loaders.get(steps.loader or 0, {}).get("length")
-    begun = process_spans(profile).of(Kind.ITER)
-    making = dict(zip(begun.iterator.tolist(), begun.duration_ns().tolist(), strict=True))
-    spent = {each.iterator: making.get(each.iterator, 0) + each.startup_ns for each in steps.all if each.startup_ns}
-    again = [spent[number] for number in sorted(spent)[1:]]
+    spans = process_spans(profile)
+    making, ending = (_lengths(spans.of(kind)) for kind in (Kind.ITER, Kind.WORKERS_ENDED))
+    waited: Counter[int] = Counter()
+    for step in steps.all:
+        waited[step.iterator] += step.startup_ns
+    started = _with_new_workers(profile, waited)
+    again = [ending.get(before, 0) + making.get(it, 0) + waited[it] for before, it in pairwise(started)]
     if not isinstance(length, int) or length < 1:
         return np.zeros(0)
     return np.array(again, dtype=np.float64) / length
+
+
+def _with_new_workers(profile: Profile, iterators: Container[int]) -> list[int]:
+    """Those of the iterations that workers were started for, in order."""
+    known: set[int] = set()
+    found = []
+    for each in sorted(profile.iterations, key=lambda it: it.number):
+        if each.pid == profile.main_pid and each.number in iterators and set(each.workers) - known:
+            found.append(each.number)
+            known.update(each.workers)
+    return found
+
+
+def _lengths(spans: Spans) -> dict[int, int]:
+    """How long each iteration's span is, in ns."""
+    return dict(zip(spans.iterator.tolist(), spans.duration_ns().tolist(), strict=True))
 
 
 def judge(

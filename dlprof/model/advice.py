@@ -29,6 +29,7 @@ class InputFacts:
             to 1; None where it was looked at too seldom.
         shares_nothing_out: Whether the dataset is iterable and never asked which worker it runs in: then each worker
             gives all samples.
+        made_anew: Whether the script makes a new loader for each epoch: what a loader keeps is lost with it.
     """
 
     batch: BatchShape | None = None
@@ -42,6 +43,7 @@ class InputFacts:
     python_tokenizer_ratio: float = 0.0
     rebuilding_ratio: float | None = None
     shares_nothing_out: bool = False
+    made_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class Plan:
         in_force: The loader's settings in force; empty where there is no loader.
         cost: Of the settings in force, as in `Candidate`.
         ending: Why nothing is to be tried; None where there are candidates.
+        made_anew: The script makes a new loader for each epoch.
         repeats: Each worker would give all samples again, so that no number of workers above 1 is among them.
     """
 
@@ -78,6 +79,7 @@ class Plan:
     in_force: dict[str, Any] = field(default_factory=dict)
     cost: tuple[int, int] = (0, 0)
     ending: Ending | None = None
+    made_anew: bool = False
     repeats: bool = False
 
 
@@ -95,7 +97,8 @@ class Measured:
 
     Attributes:
         folder: Its folder, within that of all.
-        steps_ms: The measured steps that were not traced, in order.
+        steps_ms: The measured steps that were not traced, in order; each with its part of what starting workers anew
+            at every epoch takes.
         elapsed_s: From its start until it was analysed.
         failure: Why it does not count, None where it does.
     """

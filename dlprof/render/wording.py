@@ -273,7 +273,7 @@ def advice_text(
         speedup: low, middle, high of old over new step time; None where it is not forecast.
         evidence: The numbers behind the advice.
         loader: The loader's settings in force, by torch's names. ``made_by`` (the module that made the loader)
-            may name ``transformers``: then the Trainer's names are given.
+            may name ``transformers``: then the Trainer's names are given. ``made_anew``: for each epoch.
         device: As in ``run.device``.
     """
     values = {
@@ -309,7 +309,8 @@ def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
     if workers > 0:
         prefetch = loader.get("prefetch_factor")
         arguments["prefetch_factor"] = prefetch if isinstance(prefetch, int) and prefetch > 0 else 2
-        arguments["persistent_workers"] = True
+        if not loader.get("made_anew"):
+            arguments["persistent_workers"] = True
     return _arguments_line(arguments, loader)
 
 
@@ -350,8 +351,21 @@ def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending
         ending: Why no more was tried.
         repeats: Whether more workers were not tried since each would give all samples again.
     """
-    found = _tune_found(rows, winner, ending)
-    return f"{found} {tune_text('repeats')}" if repeats else found
+    sentences = [_tune_found(rows, winner, ending), _missed_forecast(rows, winner)]
+    return " ".join(filter(None, [*sentences, tune_text("repeats") if repeats else ""]))
+
+
+def _missed_forecast(rows: Sequence[TrialRow], winner: int | None) -> str:
+    """That what was measured of the settings that are named lies outside their forecast; empty where it does not."""
+    measured = [row for row in rows[1:] if row.speedup and row.step_ms]
+    named = [row for row in measured if row.number == winner] if winner is not None else measured
+    best = max(named, key=lambda row: row.speedup[1] if row.speedup else 0.0, default=None)
+    if best is None or best.forecast is None or best.step_ms is None:
+        return ""
+    low, middle, high = best.forecast.step_ms
+    if low <= best.step_ms[2] and best.step_ms[0] <= high:
+        return ""
+    return tune_text("missed", forecast=milliseconds(middle), how="short" if high < best.step_ms[0] else "long")
 
 
 def _tune_found(rows: Sequence[TrialRow], winner: int | None, ending: Ending) -> str:
@@ -395,7 +409,7 @@ def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     if not isinstance(old, int) or not isinstance(new, int):
         return _with_place(tune_text("how", line=line), loader)
     entry = _catalogue("advice", "raise-num-workers" if new > old else "lower-num-workers")
-    values = {"from": old, "to": new, "gain": "gain", "loader_lines": line, "evidence": {}}
+    values = {"from": old, "to": new, "gain": "gain", "loader_lines": line, "loader": dict(loader), "evidence": {}}
     return _with_place(sentence(entry["how"], **values), loader)
 
 

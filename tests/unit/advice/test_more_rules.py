@@ -67,6 +67,10 @@ def startup(saved: float = 0.4, **settings: Any) -> Findings:
     return with_loader(found, **{"length": 10, "persistent_workers": False, **settings})
 
 
+def anew(found: Findings, **settings: Any) -> Findings:
+    return with_loader(replace(found, facts=facts(made_anew=True)), made_anew=True, **settings)
+
+
 def other_setting(setting: str, from_: Any, to: Any, gain: float = 1.4, **more: Any) -> Findings:
     wanted = replace(forecast(to, gain, from_=from_), setting=setting)
     return with_loader(findings(wait=0.3, workers=2, setting_forecasts=(wanted,), **more), prefetch_factor=2)
@@ -398,6 +402,25 @@ def test_the_trainers_names_are_given_where_the_trainer_made_the_loader() -> Non
         assert isinstance(advice, Advice)
         said = advice_text(rule, advice.setting, advice.from_, advice.to, None, advice.evidence, found.loader or {})
         assert f"    TrainingArguments(..., dataloader_{name}=" in said
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_that_is_made_anew_is_to_be_made_once(persistent: bool) -> None:
+    found = anew(startup(persistent_workers=persistent))
+    advice = RULES["keep-workers-alive"](found)
+    assert isinstance(advice, Advice)
+    # No setting does it.
+    assert (advice.setting, advice.to) == (None, None)
+    how = advice_text(advice.id, None, None, None, None, advice.evidence, found.loader or {})
+    assert "Make it once" in how
+    assert "    loader = DataLoader(..., persistent_workers=True)\n    for epoch" in how
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_persistent_workers_are_pasted_where_there_is_something_to_keep(made_anew: bool) -> None:
+    how = advice_text("raise-num-workers", "num_workers", 0, 2, (1.4, 1.5, 1.6), (), {"made_anew": made_anew})
+    assert ("prefetch_factor=2, persistent_workers=True)" in how) is not made_anew
+    assert ("Make the loader once" in how) is made_anew
 
 
 # ---- how much --------------------------------------------------------------------------------------------------------

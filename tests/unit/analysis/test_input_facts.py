@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from builders import (
     MAIN_PID,
@@ -26,6 +27,7 @@ from builders import (
 from dlprof.analysis.components import find_fetches
 from dlprof.analysis.input_facts import input_facts, tokens_looked_at
 from dlprof.analysis.steps import find_steps
+from dlprof.analysis.verdict import restarts
 from dlprof.diagnose import diagnose, plan_trials
 from dlprof.model.advice import InputFacts
 from dlprof.model.kinds import Doing, Kind
@@ -193,3 +195,66 @@ def test_unpickling_is_told_apart_by_what_it_was_seen_at(opening: int, others: i
     looks = [Look(ms(200 + n), Doing.RUNNING, making(each), on_cpu_ns=ms(1)) for n, each in enumerate(at)]
     span = Span(Kind.UNPICKLE, ms(190), ms(300), batch=0, iterator=1)
     assert facts_of_batch(*looks, rows=(span,)).rebuilding_ratio == ratio
+
+
+# ---- loaders that are made anew --------------------------------------------------------------------------------------
+
+
+def in_epochs(*, anew: bool, workers: int = 2, length: int = 12, ending: int = 0) -> Profile:
+    """Three epochs of 12 steps, whose workers take 36 ms to start and ``ending`` ns to end."""
+    plan = joined(step(getitem=ms(40), blocked=ms(40), compute=ms(5)) * 12 + end_of_epoch() for _ in range(3))
+    found = profile(plan, workers=workers, startup=ms(36))
+    settings = {**found.loaders[0].settings, "length": length}
+    numbers = [each.number for each in found.iterations] if anew else [1, 1, 1]
+    iterations = tuple(replace(each, loader=number) for each, number in zip(found.iterations, numbers, strict=True))
+    loaders = tuple(Loader(number, MAIN_PID, settings) for number in dict.fromkeys(numbers))
+    ends = found.spans.where((found.spans.kind == int(Kind.NEXT)) & (found.spans.flags != 0))
+    columns = {name: np.append(getattr(found.spans, name), getattr(ends, name)) for name in found.spans.COLUMNS}
+    columns["kind"][len(found.spans) :] = int(Kind.WORKERS_ENDED)
+    columns["end_ns"][len(found.spans) :] = columns["start_ns"][len(found.spans) :] + ending
+    spans = replace(found.spans, **columns)
+    return replace(found, iterations=iterations, loaders=loaders, spans=spans if ending else found.spans)
+
+
+def test_a_loader_for_each_epoch_is_told_from_one_for_all():
+    assert facts_of(in_epochs(anew=True)).made_anew
+    assert not facts_of(in_epochs(anew=False)).made_anew
+    assert not facts_of(profile(step(input_wait=ms(5)) * 8)).made_anew
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_an_epoch_costs_its_workers_is_their_end_and_their_start(anew):
+    found = in_epochs(anew=anew, ending=ms(24))
+    # The first request comes 0.1 ms after the start has begun.
+    per_step = [round(each / 1e5) for each in restarts(found, find_steps(found))]
+    assert per_step == [round(10 * (36 + 24) / 12)] * 2
+
+
+def test_workers_that_start_before_the_first_request_are_started_all_the_same():
+    found = in_epochs(anew=True)
+    quick = replace(found, spans=found.spans.where(found.spans.kind != int(Kind.WORKER_START)))
+    assert len(restarts(quick, find_steps(quick))) == 2
+    kept = profile(joined(step(getitem=ms(4)) * 6 + end_of_epoch() for _ in range(3)), workers=2, persistent=True)
+    assert len(restarts(kept, find_steps(kept))) == 0
+
+
+@pytest.mark.parametrize(("workers", "said"), [(0, "would be started and ended"), (2, "took 60.0 ms each time")])
+def test_what_a_new_loader_for_each_epoch_costs_is_said_and_persistent_workers_are_not_advised(workers, said):
+    found = in_epochs(anew=True, workers=workers, ending=ms(24))
+    report = diagnose(found)
+    (text,) = [each.text for each in report.notices if each.slug == "loader-made-anew"]
+    assert said in text.replace("\N{NO-BREAK SPACE}", " ")
+    assert all(row.setting != "persistent_workers" for row in [*report.forecast, *report.advice])
+    for row in report.advice:
+        assert "num_workers" not in row.how or "persistent_workers=True)" not in row.how
+    assert all("persistent_workers" not in each.settings for each in plan_trials(found, report).candidates)
+
+
+def test_of_a_loader_that_lasts_workers_are_kept():
+    found = in_epochs(anew=False, ending=ms(24))
+    report = diagnose(found)
+    assert "loader-made-anew" not in [each.slug for each in report.notices]
+    assert "persistent_workers" in [row.setting for row in report.forecast]
+    tried = [each.settings for each in plan_trials(found, report).candidates if each.settings.get("num_workers")]
+    assert all(each.get("persistent_workers") for each in tried)
+    assert tried

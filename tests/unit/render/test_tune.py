@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from report_cases import CONTROL, MARKUP
@@ -71,6 +72,22 @@ def test_lines_to_paste() -> None:
     assert "Without workers torch refuses prefetch_factor" in fewer
     trainer = tune_how({"num_workers": 4, "pin_memory": False}, {**made, "made_by": "transformers.trainer"})
     assert "TrainingArguments(..., dataloader_num_workers=4, dataloader_pin_memory=False)" in trainer
+
+
+@pytest.mark.parametrize(
+    ("forecast", "says"),
+    [((20.0, 22.0, 24.0), " was too short."), ((40.0, 44.0, 48.0), " was too long."), ((20.0, 26.0, 40.0), "")],
+)
+def test_a_forecast_that_missed_what_was_measured_is_said(forecast: tuple[float, float, float], says: str) -> None:
+    won = CASES["won"]()
+    rows = [won.baseline, *won.trials]
+    number = next(place for place, row in enumerate(rows) if row.number == won.winner)
+    promise = rows[number].forecast
+    assert promise is not None
+    rows[number] = replace(rows[number], forecast=replace(promise, step_ms=forecast))
+    said = tune_conclusion(rows, won.winner, won.ending)
+    assert ("The forecast" in said) is bool(says)
+    assert said.endswith(says)
 
 
 @pytest.mark.parametrize("ending", Ending)

@@ -79,7 +79,7 @@ def test_no_headline_claims_a_wait_above_the_measured_one(bottleneck: Bottleneck
     said = headline(bottleneck, None, 0.4, Confidence.HIGH, STEP, budget, "cpu").replace("\N{NO-BREAK SPACE}", " ")
     if wait < 0.4:
         assert f"waiting for at most {percent(wait)} of it, ".replace("\N{NO-BREAK SPACE}", " ") in said
-        assert "without that a step would be 40 % shorter (24.5 ms of 61.3 ms)" in said
+        assert "without that work a step would be 40 % shorter (24.5 ms of 61.3 ms)" in said
     else:
         assert "waiting for 40 % of it (24.5 ms of 61.3 ms)" in said
 
