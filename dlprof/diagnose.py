@@ -154,7 +154,7 @@ def diagnose(profile: Profile) -> Report:
             *([findings.input_removed] if findings.input_removed else []),
             *([ceiling] if ceiling else []),
         ],
-        advice=[_advice_row(each, findings, profile.device) for each in advice],
+        advice=[_advice_row(each, findings, profile) for each in advice],
         not_advised=[_not_advised(each) for each in refusals],
         steps=sections.step_rows(measured.steps),
         ranks=[],
@@ -426,7 +426,7 @@ def _forecasts(profile: Profile, measured: _Measured, simulator: Simulator) -> F
     return replace(forecasts, settings=[*forecasts.settings, lasting])
 
 
-def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:
+def _advice_row(advice: Advice, findings: Findings, profile: Profile) -> AdviceRow:
     how = wording.advice_text(
         advice.id,
         advice.setting,
@@ -435,7 +435,8 @@ def _advice_row(advice: Advice, findings: Findings, device: str) -> AdviceRow:
         advice.speedup,
         advice.evidence,
         {**(findings.loader or {}), "made_anew": findings.facts.made_anew},
-        device,
+        profile.device,
+        profile.run.command,
     )
     return AdviceRow(advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how)
 

@@ -44,6 +44,8 @@ class RunRequest:
         target: The script, module or command; empty with ``Form.HELP``.
         arguments: The target's own arguments.
         taken: Those of dlprof's options that stood after the target, as they were typed.
+        left: The option directly after the target that is the script's, though dlprof has one of that name; else
+            empty.
         verb: dlprof's command, for what is said of it.
     """
 
@@ -53,6 +55,7 @@ class RunRequest:
     arguments: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
     verb: str = "run"
+    left: str = ""
 
     @property
     def command(self) -> list[str]:
@@ -172,10 +175,11 @@ class _Splitter:
             used = self._take(rest)
             taken += rest[:used]
             rest = rest[used:]
+        left = rest[0].partition("=")[0] if rest and rest[0].partition("=")[0] in self._table else ""
         if rest and rest[0] == "--":
             rest = rest[1:]
         first = () if self._local_rank is None else (self._local_rank,)
-        return RunRequest(tuple(self._own), form, target, (*first, *rest), tuple(taken), self._verb)
+        return RunRequest(tuple(self._own), form, target, (*first, *rest), tuple(taken), self._verb, left)
 
 
 def _instead_of(name: str, known: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _DURATION = re.compile(r"([0-9]{1,6})([smh])")
+_WITHOUT_UNIT = re.compile(r"[0-9]{1,6}")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _START_METHODS = ("fork", "spawn", "forkserver")
@@ -73,6 +74,8 @@ class DurationType(click.ParamType[int]):
         """Return the seconds, or fail with a sentence that says what is accepted."""
         if isinstance(value, int):
             return value
+        if _WITHOUT_UNIT.fullmatch(str(value)):
+            self.fail(f"{value} has no unit: {value}s are seconds, {value}m minutes, {value}h hours", param, ctx)
         found = _DURATION.fullmatch(str(value))
         if found is None or not int(found[1]):
             self.fail(f"{value} is not a time such as 90s, 10m or 1h", param, ctx)
@@ -268,7 +271,7 @@ _OF_RUN = {option.name: option for option in RUN_OPTIONS}
 
 TUNE_OPTIONS = (
     Option("--trials", "Settings to try at most.", CountType(1), "N", "6"),
-    Option("--budget", "Start no run that would not end within this time, as 10m.", DurationType(), "TIME"),
+    Option("--budget", "Start no run that would not end within this time, as 90s, 10m or 1h.", DurationType(), "TIME"),
     replace(_OF_RUN["--steps"], help="Steps to measure in each run; 'all' never stops the script."),
     _OF_RUN["--warmup"],
     replace(_OF_RUN["--trace-steps"], help="Steps under torch.profiler, in the first run only; 0 for none."),

@@ -135,8 +135,8 @@ def run(
     display = open_display(request.target, settings, quiet=quiet)
 
     def started() -> None:
-        if request.taken and not quiet:
-            terminal.say(what_was_taken(request))
+        if not quiet:
+            say_whose_options(request)
         display.started()
 
     attempt = run_once(
@@ -276,11 +276,24 @@ def _save(settings: Settings, folder: RunFolder) -> None:
         raise UsageError("out-not-writable", f"cannot write to {folder.path}: {error.strerror}") from error
 
 
+def say_whose_options(request: RunRequest) -> None:
+    """Say in a line each which options after the script dlprof took, and which one that it has it left to the script."""
+    if request.taken:
+        terminal.say(what_was_taken(request))
+    if request.left:
+        before = f"dlprof {request.verb} {request.left} ... {_typed_target(request)}"
+        terminal.say(f"{request.left} after the script is the script's; for dlprof it goes before: {before}")
+
+
+def _typed_target(request: RunRequest) -> str:
+    return shlex.join(["-m", request.target] if request.form is Form.MODULE else [request.target])
+
+
 def what_was_taken(request: RunRequest) -> str:
     """Which of dlprof's options stood after the script, and how the script would get them."""
     taken = shlex.join(request.taken)
-    target = shlex.join(["-m", request.target] if request.form is Form.MODULE else [request.target])
-    return f"took '{taken}' for itself; to give it to the script: dlprof {request.verb} {target} -- {taken}"
+    again = f"dlprof {request.verb} {_typed_target(request)} -- {taken}"
+    return f"took '{taken}' for itself; to give it to the script: {again}"
 
 
 def _finish(

@@ -62,7 +62,7 @@ def summary_lines(summary: Summary, failures: Sequence[str], console: Console) -
     lines = _block(summary.headline, console, 3, style="bold")
     lines += _bar(summary.bar, console)
     if summary.advice:
-        lines += _block(summary.advice[0], console, 2, first="Try first: " if summary.gains else "Advice: ")
+        lines += _block(summary.advice[0], console, 3, first="Try first: " if summary.gains else "Advice: ")
     path = [Text(terminal.plain(summary.path), style="bold")] if summary.path else []
     room = MOST_LINES - len(lines) - len(path)
     after: list[Text] = []

@@ -17,7 +17,7 @@ from dlprof.cli.apart import apart
 from dlprof.cli.argv import RunRequest
 from dlprof.cli.options import TUNE_OPTIONS, with_options
 from dlprof.cli.progress import duration, open_display
-from dlprof.cli.run import Attempt, ScriptCommand, check_target, run_once, target_name, what_was_taken
+from dlprof.cli.run import Attempt, ScriptCommand, check_target, run_once, say_whose_options, target_name
 from dlprof.cli.run_folder import RunFolder, launched_rank, prepare, prepare_several
 from dlprof.cli.summary import Summary
 from dlprof.errors import DlprofError, UsageError
@@ -65,8 +65,7 @@ def tune(
         )
     folder = prepare_several(out, target_name(request), force=force)
     settings = Settings(steps, warmup, trace_steps, max_disk * _MB, os.getpid(), sample_hz=sample_hz)
-    if request.taken:
-        terminal.say(what_was_taken(request))
+    say_whose_options(request)
     return _Tuning(request, folder, settings, formats, trials, budget).run()
 
 

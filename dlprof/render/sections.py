@@ -239,9 +239,10 @@ def _slowest_samples(data: Input) -> list[Block]:
     samples = sorted(data.slowest_samples, key=lambda sample: -sample.ms)
     if not samples:
         return []
-    times = column(sample.ms for sample in samples)
-    rows = [(str(sample.index), ms) for sample, ms in zip(samples, times, strict=True)]
-    return [table("The slowest samples", ("Dataset index", "ms"), "tn", rows, 10)]
+    unit, scale = ("ms", 1) if samples[0].ms >= 1 else ("µs", 1000)
+    times = column(sample.ms * scale for sample in samples)
+    rows = [(str(sample.index), time) for sample, time in zip(samples, times, strict=True)]
+    return [table("The slowest samples", ("Dataset index", unit), "tn", rows, 10)]
 
 
 def _totals(report: Report) -> list[Block]:

@@ -14,7 +14,7 @@ from dlprof.render.numbers import percent
 from dlprof.render.plain import cut, name, text
 from dlprof.render.select import budget_rows
 from dlprof.render.view import ended, view
-from dlprof.render.wording import cause_name
+from dlprof.render.wording import advice_caveat, cause_name
 
 WIDTH = 80
 CELL_LIMIT = 44
@@ -64,7 +64,9 @@ def summary(report: Report, path: str = "") -> Summary:
     advice: list[str] = []
     if shown.advice:
         best = shown.advice[0]
-        advice.append(": ".join(part for part in (best.title, _worth(best)) if part))
+        caveat = advice_caveat(report.advice[0])
+        worth = ", ".join(part for part in (_worth(best), caveat) if part)
+        advice.append(": ".join(part for part in (best.title, worth) if part))
         lines = next((block.text for block in best.how if isinstance(block, Code)), "")
         advice += [f"    {line}" for line in lines.split("\n") if line]
     notices = [name(notice.text, 400) for notice in report.notices if notice.slug not in (*_UNREMARKABLE, *SAID_APART)]

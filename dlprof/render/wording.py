@@ -5,7 +5,9 @@ All sentences stand in ``templates/messages.toml``; here is only which one is ta
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ import jinja2
 from dlprof.model.compare import Compare, Direction
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF
-from dlprof.model.report import BudgetRow, Evidence, StepTimes
+from dlprof.model.report import AdviceRow, BudgetRow, Evidence, StepTimes
 from dlprof.model.tune import Ending, TrialRow
 from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
 from dlprof.render.plain import name
@@ -38,6 +40,9 @@ STEPS_FOR_MEDIUM = 10
 UNSTEADY = 0.1
 """How far apart runs with the same settings may lie before it is said."""
 
+_TORCHS_PREFETCH = 2
+"""torch's own, where a loader has workers and says nothing of it."""
+_LONGEST_COMMAND = 300
 _LISTS = ("changes", "reasons", "loaders", "settings")
 """Values of notices that are lists: half of one would answer nothing."""
 
@@ -262,6 +267,7 @@ def advice_text(
     evidence: Sequence[Evidence],
     loader: Mapping[str, Any],
     device: str = "cpu",
+    command: Sequence[str] = (),
 ) -> str:
     """How to follow a piece of advice: sentences, and the lines to paste, indented by four spaces.
 
@@ -275,8 +281,10 @@ def advice_text(
         loader: The loader's settings in force, by torch's names. ``made_by`` (the module that made the loader)
             may name ``transformers``: then the Trainer's names are given. ``made_anew``: for each epoch.
         device: As in ``run.device``.
+        command: What was started, as in ``run.command``.
     """
     values = {
+        "command": dlprof_target(command),
         "setting": setting,
         "from": from_,
         "to": to,
@@ -297,6 +305,32 @@ def advice_text(
     return f"Set it where the DataLoader is made:\n\n    DataLoader(..., {setting}={to!r})" if setting else ""
 
 
+def advice_caveat(row: AdviceRow) -> str:
+    """What a forecast takes for granted that was not seen, as a short clause; empty where nothing."""
+    source = _catalogue("advice", row.id, "caveat")
+    values = {item.metric: with_unit(item.value, item.unit) for item in row.evidence}
+    return sentence(source, evidence=values, to=row.to) if source else ""
+
+
+def dlprof_target(command: Sequence[str]) -> str:
+    """What stands after dlprof's options to start the same: ``train.py --lr 1``, ``-m package``, ``-- torchrun ...``.
+
+    Args:
+        command: What was started; three dots stand for one that is not known or too long to paste.
+    """
+    first, *rest = command or ("",)
+    if not os.path.isabs(first) or not os.path.basename(first).startswith("python") or not rest:
+        target, arguments = ["--", first], rest
+    else:
+        # A script or a module is started by the Python that runs dlprof, by its whole path.
+        target, arguments = rest[: 1 + (rest[0] == "-m")], rest[1 + (rest[0] == "-m") :]
+        if arguments and arguments[0].startswith("--"):
+            # Else dlprof might take it for its own.
+            arguments = ["--", *arguments]
+    text = shlex.join([*target, *arguments])
+    return text if first and len(text) <= _LONGEST_COMMAND and text.isprintable() else "..."
+
+
 def _with_place(how: str, loader: Mapping[str, Any]) -> str:
     """Say above the first line to paste that is about the loader which loader it is."""
     if not loader.get("made_at"):
@@ -308,7 +342,8 @@ def _loader_lines(workers: int, loader: Mapping[str, Any]) -> str:
     arguments: dict[str, Any] = {"num_workers": workers}
     if workers > 0:
         prefetch = loader.get("prefetch_factor")
-        arguments["prefetch_factor"] = prefetch if isinstance(prefetch, int) and prefetch > 0 else 2
+        if isinstance(prefetch, int) and prefetch not in (0, _TORCHS_PREFETCH):
+            arguments["prefetch_factor"] = prefetch
         if not loader.get("made_anew"):
             arguments["persistent_workers"] = True
     return _arguments_line(arguments, loader)

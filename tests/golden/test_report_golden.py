@@ -28,7 +28,7 @@ SAYS = {
     "tokenizer": [
         "CPU preprocessing bounds the step: the tokenizer keeps the training loop waiting for 58 % of it",
         "Raise num_workers from 0 to 2",
-        "DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)",
+        "DataLoader(..., num_workers=2, persistent_workers=True)",
         "Tokenize the dataset once, before training",
     ],
     "images": ["decoding keeps the training loop waiting", "Decode fewer pixels", "train_images.py:31"],

@@ -60,6 +60,22 @@ def test_left_to_the_script(tail: list[str]) -> None:
     assert (request.options, request.arguments, request.taken) == ((), tuple(tail), ())
 
 
+@pytest.mark.parametrize(
+    ("tail", "left"),
+    [
+        (["--out", "d"], "--out"),
+        (["--format=png"], "--format"),
+        (["--steps", "7", "--force"], "--force"),
+        (["--lr", "1", "--out", "d"], ""),
+        (["--", "--out", "d"], ""),
+        (["--output", "d"], ""),
+        ([], ""),
+    ],
+)
+def test_an_option_of_ours_directly_after_the_script_is_noticed_and_left(tail: list[str], left: str) -> None:
+    assert split(["train.py", *tail]).left == left
+
+
 def test_an_option_given_before_is_the_scripts_after() -> None:
     request = split(["--steps", "5", "train.py", "--steps", "9"])
     assert (request.options, request.arguments) == (("--steps=5",), ("--steps", "9"))

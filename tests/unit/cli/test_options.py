@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
-from dlprof.cli.options import DurationType, FunctionNameType, OverrideType
+from dlprof.cli.options import RUN_OPTIONS, DurationType, FunctionNameType, OverrideType
 from dlprof.formats.settings_file import Override
+from dlprof.model.bounds import NAMES
 
 
 @pytest.mark.parametrize("text", ["train:augment", "a.b.c:load", "__main__:Set.__getitem__", "größe:f"])
@@ -63,7 +64,18 @@ def test_a_time(text: str, seconds: int) -> None:
     assert DurationType().convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "0s", "-1m", "1.5h", "10 m", "1d", "1m30s"])
+@pytest.mark.parametrize("text", ["", "m", "0s", "-1m", "1.5h", "10 m", "1d", "1m30s"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="such as 90s, 10m or 1h"):
         DurationType().convert(text, None, None)
+
+
+def test_a_time_without_its_unit_is_asked_for_it() -> None:
+    with pytest.raises(click.BadParameter, match="10 has no unit: 10s are seconds, 10m minutes, 10h hours"):
+        DurationType().convert("10", None, None)
+
+
+def test_the_help_names_what_can_be_set_and_bounded() -> None:
+    help_of = {option.name: option.help for option in RUN_OPTIONS}
+    assert all(name in help_of["--set"] for name in OverrideType.settings)
+    assert all(name in help_of["--fail-if"] for name in NAMES)

@@ -102,7 +102,7 @@ def test_what_the_first_screen_says_comes_before_the_rest() -> None:
         "High confidence:",
         "Where the mean step of 61.9 ms goes",
         "Raise num_workers from 0 to 2",
-        "num_workers=2, prefetch_factor=2, persistent_workers=True)</code></pre>",
+        "num_workers=2, persistent_workers=True)</code></pre>",
         "Tokenize the dataset once",
         "Steps over time",
         "Inside the loader",

@@ -81,5 +81,5 @@ def test_code_cannot_be_left(text: str) -> None:
 
 
 def test_lines_to_paste_stand_in_a_block() -> None:
-    paste = "```python\nDataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)\n```\n"
+    paste = "```python\nDataLoader(..., num_workers=2, persistent_workers=True)\n```\n"
     assert paste in render_markdown(tokenizer())

@@ -32,7 +32,7 @@ def test_the_headline_and_the_advice_can_be_read_from_it() -> None:
     said = words(reader)
     assert "the tokenizer keeps the training loop waiting for 58 % of it (36.1 ms of 61.9 ms)." in said
     assert "Raise num_workers from 0 to 2" in said
-    assert "DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)" in said
+    assert "DataLoader(..., num_workers=2, persistent_workers=True)" in said
     assert f"page 1 of {len(reader.pages)}" in said
     assert "dlprof 0" in said
 

@@ -21,6 +21,7 @@ from dlprof.render.wording import (
     component_name,
     confidence_reason,
     device_word,
+    dlprof_target,
     headline,
     inconclusive_reason,
     metric_name,
@@ -162,7 +163,7 @@ def test_every_advice_of_the_catalogue_can_be_worded(id: str) -> None:
 
 def test_workers_come_with_the_lines_to_paste() -> None:
     said = advised("raise-num-workers", "num_workers", 0, 2)
-    assert "\n    DataLoader(..., num_workers=2, prefetch_factor=2, persistent_workers=True)" in said
+    assert "\n    DataLoader(..., num_workers=2, persistent_workers=True)" in said
     assert "training process itself" in said
 
 
@@ -178,7 +179,7 @@ def test_no_workers_means_no_prefetching_either() -> None:
 
 def test_a_trainer_gets_its_own_names() -> None:
     said = advised("raise-num-workers", "num_workers", 0, 2, made_by="transformers.trainer")
-    assert "TrainingArguments(..., dataloader_num_workers=2, dataloader_prefetch_factor=2" in said
+    assert "TrainingArguments(..., dataloader_num_workers=2, dataloader_persistent_workers=True" in said
 
 
 def test_an_advice_without_a_section_still_says_what_to_set() -> None:
@@ -290,3 +291,23 @@ def test_a_list_in_a_notice_is_shown_whole() -> None:
     loaders = "; ".join(f"{n} Data, train.py:{n}" for n in range(60))
     assert loaders in notice_text("set-unused", settings="99.num_workers=2", loaders=loaders)
     assert "It made none." in notice_text("set-unused", settings="num_workers=2", loaders="")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["/usr/bin/python3.11", "train.py", "--lr", "1"], "train.py -- --lr 1"),
+        (["/usr/bin/python3.11", "my train.py", "a"], "'my train.py' a"),
+        (["/usr/bin/python3.11", "-m", "package.train", "x"], "-m package.train x"),
+        (["torchrun", "--nproc-per-node", "4", "train.py"], "-- torchrun --nproc-per-node 4 train.py"),
+        (["python", "train.py"], "-- python train.py"),
+        (["/usr/bin/python3.11", "train.py", "x" * 400], "..."),
+        (["/usr/bin/python3.11", "train.py", "a\nb"], "..."),
+        ([], "..."),
+    ],
+)
+def test_the_line_to_measure_a_setting_is_that_of_the_run(command: list[str], said: str) -> None:
+    evidence = [Evidence("blocked_ratio", 0.9, "ratio"), Evidence("waiting_at_once", 1, "count")]
+    how = advice_text("raise-num-workers", "num_workers", 0, 4, (1, 2, 3), evidence, {}, command=command)
+    assert f"\n    dlprof run --set num_workers=4 {said}" in how
+    assert dlprof_target(command) == said
