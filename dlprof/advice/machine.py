@@ -100,6 +100,29 @@ def raise_shm_size(findings: Findings) -> Answer:
 
 def raise_open_files(findings: Findings) -> Answer:
     """Each tensor of a queued batch is an open file of the training process."""
+    wanted = _open_files(findings)
+    if wanted is None or not _may_be_raised_to(findings, wanted[0]):
+        return None
+    to, evidence = wanted
+    return Advice("raise-open-files", "open_files", findings.environment["open_files_limit"], to, None, evidence)
+
+
+def share_by_file_system(findings: Findings) -> Answer:
+    """More open files are needed than this process may ask for."""
+    wanted = _open_files(findings)
+    if wanted is None or _may_be_raised_to(findings, wanted[0]):
+        return None
+    most = Evidence("open_files_hard_limit", findings.environment["open_files_hard_limit"], "count")
+    return Advice("share-by-file-system", None, None, None, None, (*wanted[1], most))
+
+
+def _may_be_raised_to(findings: Findings, to: int) -> bool:
+    most = findings.environment.get("open_files_hard_limit")
+    return most is None or most < 0 or to <= most
+
+
+def _open_files(findings: Findings) -> tuple[int, tuple[Evidence, ...]] | None:
+    """The limit on open files that the queued batches want, and why; None where that in force is enough."""
     limit = findings.environment.get("open_files_limit")
     if not workers_in_force(findings) or not limit or limit < 0:
         return None
@@ -109,8 +132,7 @@ def raise_open_files(findings: Findings) -> Answer:
     if need <= limit and not failed:
         return None
     to = 2 ** math.ceil(math.log2(max(2 * need, 4 * limit if failed else 0)))
-    evidence = (Evidence("tensors_per_batch", tensors, "count"), Evidence("open_files_needed", need, "count"))
-    return Advice("raise-open-files", "open_files", limit, to, None, evidence)
+    return to, (Evidence("tensors_per_batch", tensors, "count"), Evidence("open_files_needed", need, "count"))
 
 
 def shrink_worker_memory(findings: Findings) -> Answer:

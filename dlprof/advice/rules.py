@@ -199,6 +199,7 @@ RULES: dict[str, Rule] = {
     "allow-out-of-order": loader.allow_out_of_order,
     "raise-shm-size": machine.raise_shm_size,
     "raise-open-files": machine.raise_open_files,
+    "share-by-file-system": machine.share_by_file_system,
     "shrink-worker-memory": machine.shrink_worker_memory,
     "raise-cpu-quota": machine.raise_cpu_quota,
     "widen-cpu-affinity": machine.widen_cpu_affinity,
@@ -220,6 +221,9 @@ RULES: dict[str, Rule] = {
     "checkpoint-less-often": step.checkpoint_less_often,
     "remove-host-syncs": step.remove_host_syncs,
     "fuse-small-kernels": step.fuse_small_kernels,
+    "gradient-checkpointing-or-zero3": step.gradient_checkpointing_or_zero3,
+    "use-mixed-precision": step.use_mixed_precision,
+    "raise-batch-size": step.raise_batch_size,
     "stop-tuning-input": _stop_tuning_input,
 }
 """By what they advise. Of advice without a forecast the earlier stands first."""

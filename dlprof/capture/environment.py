@@ -18,7 +18,8 @@ def environment() -> dict[str, Any]:
     Returns:
         ``cores``: what affinity and quota leave, not divided by ranks; ``cpu_count``, ``cpu_affinity``,
         ``cpu_quota`` (cores, None without one), ``memory_bytes`` and ``memory_limit_bytes``, ``shm_bytes`` and
-        ``shm_free_bytes``, ``open_files_limit``, versions and names. None stands for what the system does not say.
+        ``shm_free_bytes``, ``open_files_limit`` and what it may be raised to, ``open_files_hard_limit``, versions and
+        names. None stands for what the system does not say.
     """
     shm = _disk("/dev/shm")  # noqa: S108 - looked at, not written
     return {
@@ -31,6 +32,7 @@ def environment() -> dict[str, Any]:
         "shm_bytes": shm[0],
         "shm_free_bytes": shm[1],
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "open_files_hard_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
     }
 
 

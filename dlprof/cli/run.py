@@ -277,7 +277,7 @@ def _save(settings: Settings, folder: RunFolder) -> None:
 
 
 def say_whose_options(request: RunRequest) -> None:
-    """Say in a line each which options after the script dlprof took, and which one that it has it left to the script."""
+    """Say in a line each which options after the script dlprof took, and which one it left to the script."""
     if request.taken:
         terminal.say(what_was_taken(request))
     if request.left:

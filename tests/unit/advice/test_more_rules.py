@@ -24,13 +24,13 @@ from dlprof.advice.data import (
 from dlprof.advice.loader import PAGEABLE
 from dlprof.advice.machine import HELPED, THROTTLED
 from dlprof.advice.rules import RULES, advise
-from dlprof.advice.step import WORTH_SHARE
+from dlprof.advice.step import IN_FLOAT32, ROOM, WORTH_SHARE
 from dlprof.model.advice import Advice, Findings, InputFacts, Refusal
 from dlprof.model.diagnosis import Breakdown, Candidate
 from dlprof.model.kinds import Bottleneck, Cause, Component
 from dlprof.model.pipeline import Interval
 from dlprof.model.profile import BatchShape
-from dlprof.model.report import Device, HotLine
+from dlprof.model.report import Device, HotLine, Kernel
 from dlprof.render.wording import advice_text, advice_title, metric_name, why_not
 
 LITTLE = 1e-6
@@ -173,6 +173,27 @@ def on_device(accelerator: bool = True, **shares: float) -> Findings:
     return findings(mean=step_of(**shares), accelerator=accelerator)
 
 
+def files_up_to(hard: int | None, failure: str = "") -> Findings:
+    """1328 open files are needed and 1327 allowed."""
+    found = files(1327, failure)
+    return replace(found, environment={**found.environment, "open_files_hard_limit": hard})
+
+
+def multiplying(ms: float = 5.0, name: str = "volta_sgemm_128x64_nn", **more: Any) -> Findings:
+    """A step of 10 ms, in which this kernel takes so much."""
+    device = Device(0.9, 1.0, None, None, None, [Kernel("vectorized_elementwise", 2.0, 9), Kernel(name, ms, 3)])
+    return replace(on_device(device_compute=0.9), device=device, **more)
+
+
+def launching(filled: float | None = 0.2, launch: float = 0.3, *, size: int | None = 32) -> Findings:
+    gpus = [{"memory_used_max_bytes": None if filled is None else filled * 80e9, "memory_total_bytes": 80e9}]
+    return with_loader(replace(on_device(kernel_launch=launch), environment={"gpus": gpus}), batch_size=size)
+
+
+def full(failure: str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB") -> Findings:
+    return replace(launching(0.99, 0.0), failure=failure)
+
+
 def growing() -> Findings:
     values = {"batch_bytes": 2e6, "now_bytes": 1e9, "then_bytes": 4e10, "limit_bytes": 2e10}
     return findings(workers=2, notices={"worker-memory-grows": values})
@@ -199,6 +220,15 @@ FIRES = {
     "allow-out-of-order": [other_setting("in_order", True, to=False)],
     "raise-shm-size": [shm(60 * MB - 1), shm(64 * MB, failure="unable to allocate shared memory(shm) for file")],
     "raise-open-files": [files(1327), files(4096, failure="OSError: [Errno 24] Too many open files")],
+    "share-by-file-system": [files_up_to(2048), files_up_to(4095), files_up_to(4096, "Too many open files")],
+    "use-mixed-precision": [
+        multiplying(),
+        multiplying(10 * IN_FLOAT32),
+        multiplying(name="sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x32"),
+        multiplying(name="void gemmSN_NN_kernel<float, 256, 4>"),
+    ],
+    "raise-batch-size": [launching(), launching(ROOM), launching(launch=WORTH_SHARE)],
+    "gradient-checkpointing-or-zero3": [full(), replace(full(), environment={})],
     "shrink-worker-memory": [growing()],
     "raise-cpu-quota": [quota(), quota(throttled=THROTTLED)],
     "widen-cpu-affinity": [affinity(), affinity(no_core=CROWDED), affinity(wait=FINE_WAIT), affinity(cpu_quota=2.0)],
@@ -236,7 +266,25 @@ SILENT = {
     ],
     "allow-out-of-order": [other_setting("in_order", False, to=False), findings()],
     "raise-shm-size": [shm(60 * MB), shm(-1), replace(shm(MB), loader={"num_workers": 0}), shm(64 * MB, "ValueError")],
-    "raise-open-files": [files(1328), files(-1)],
+    "raise-open-files": [files(1328), files(-1), files_up_to(4095)],
+    "share-by-file-system": [files(1327), files_up_to(4096), files_up_to(-1), files_up_to(None), files(1328)],
+    "use-mixed-precision": [
+        multiplying(10 * IN_FLOAT32 - 0.01),
+        multiplying(name="sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"),
+        multiplying(name="ampere_fp16_s16816gemm_fp16_128x64"),
+        multiplying(name="elementwise_kernel<float>"),
+        multiplying(accelerator=False),
+        replace(multiplying(), device=None),
+    ],
+    "raise-batch-size": [
+        launching(ROOM + LITTLE),
+        launching(None),
+        launching(launch=WORTH_SHARE - LITTLE),
+        launching(size=None),
+        replace(launching(), accelerator=False),
+        replace(launching(), environment={}),
+    ],
+    "gradient-checkpointing-or-zero3": [full(""), full("MemoryError")],
     "shrink-worker-memory": [findings(workers=2)],
     "raise-cpu-quota": [quota(None), quota(throttled=THROTTLED - LITTLE), quota(cores=4.0, used=3.9), findings()],
     "widen-cpu-affinity": [
@@ -348,6 +396,10 @@ def test_it_says_why_not(rule: str, case: tuple[Findings, str]) -> None:
 
 
 PASTED = {
+    "share-by-file-system": ('set_sharing_strategy("file_system")', "about 1,328 in all", "2,048 at most"),
+    "use-mixed-precision": ('torch.autocast("cuda", dtype=torch.bfloat16)', "At least 50 % of the step"),
+    "raise-batch-size": ("    DataLoader(..., batch_size=64)", "30 % of the step", "filled to 20 % at most"),
+    "gradient-checkpointing-or-zero3": ("gradient_checkpointing_enable()", "FullyShardedDataParallel", "at most 99 %"),
     "keep-workers-alive": ("    DataLoader(..., persistent_workers=True)", "66.7 ms per epoch"),
     "raise-prefetch-factor": ("    DataLoader(..., prefetch_factor=4)",),
     "allow-out-of-order": ("    DataLoader(..., in_order=False)",),
