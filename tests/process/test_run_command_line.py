@@ -51,7 +51,7 @@ def finish_run(folder, *, command, outcome, formats, bounds):
     failures = ["report.pdf was not written: install Pango"] if does == "has-no-pdf" else []
     (folder / "seen.json").write_text(json.dumps([command, list(formats), outcome.status]))
     status = 0 if outcome.stop_requested else outcome.status
-    return types.SimpleNamespace(status=status, summary=summary, failures=failures)
+    return types.SimpleNamespace(status=status, summary=summary, failures=failures, remarks=[])
 
 def report_again(source, *, folder, formats):
     paths = [folder / f"report.{name}" for name in formats if name != "pdf"]
