@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlprof import __version__
+from dlprof.analysis.moments import find_moments
 from dlprof.analysis.pipeline import training_loader
 from dlprof.analysis.steps import find_steps
 from dlprof.analysis.verdict import restarts
@@ -47,6 +48,7 @@ from dlprof.formats.tune_json import FILE as TUNE_FILE
 from dlprof.formats.tune_json import encode_tune
 from dlprof.model.bounds import Bound
 from dlprof.model.compare import Compare
+from dlprof.model.moments import Moment
 from dlprof.model.profile import Ending, Notice, Profile, RunFacts
 from dlprof.model.report import Report
 from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
@@ -137,7 +139,7 @@ def finish_run(
     """
     profile = _put_together(folder, command, outcome)
     report = diagnose(profile)
-    written = _write(report, folder, formats)
+    written = _write(report, folder, formats, find_moments(profile))
     best = next((path for path in written.paths if path.suffix == ".html"), None)
     shown = best or next(iter(written.paths), folder)
     status = report.run.exit.status
@@ -194,7 +196,8 @@ def report_again(source: Path, *, folder: Path, formats: tuple[str, ...]) -> Wri
     Raises:
         UnreadableInputError: ``source`` is no run, or is damaged.
     """
-    return _write(diagnose(load(source)), folder, formats)
+    profile = load(source)
+    return _write(diagnose(profile), folder, formats, find_moments(profile))
 
 
 def report_document(source: Path, format_: str) -> bytes:
@@ -207,15 +210,16 @@ def report_document(source: Path, format_: str) -> bytes:
     Raises:
         DlprofError: ``source`` is no run, or this report cannot be made here.
     """
-    for _, document in _documents(diagnose(load(source)), (format_,)):
+    profile = load(source)
+    for _, document in _documents(diagnose(profile), (format_,), find_moments(profile)):
         if isinstance(document, DlprofError):
             raise document
         return document
     raise ValueError(f"no format {format_!r}")
 
 
-def _write(report: Report, folder: Path, formats: Sequence[str]) -> WrittenReports:
-    return _write_all(folder, _documents(report, formats))
+def _write(report: Report, folder: Path, formats: Sequence[str], moments: Sequence[Moment]) -> WrittenReports:
+    return _write_all(folder, _documents(report, formats, moments))
 
 
 def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]]) -> WrittenReports:
@@ -229,10 +233,12 @@ def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]
     return written
 
 
-def _documents(report: Report, formats: Sequence[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
+def _documents(
+    report: Report, formats: Sequence[str], moments: Sequence[Moment]
+) -> Iterator[tuple[str, bytes | DlprofError]]:
     if JSON in formats:
         yield REPORT_JSON, encode_report(report)
-    yield from render_each(report, [name for name in formats if name != JSON])
+    yield from render_each(report, [name for name in formats if name != JSON], moments)
 
 
 # ---- tune -----------------------------------------------------------------------------------------------------------

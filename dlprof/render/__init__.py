@@ -5,10 +5,11 @@ Only this package uses jinja2, WeasyPrint, Altair and vl-convert. The last three
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dlprof.errors import DlprofError
+from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.compare import compare_lines, render_compare
 from dlprof.render.html import render_html
@@ -39,24 +40,27 @@ class Renderer:
     """A format of the report: the file's name in a run's folder, and what makes its bytes."""
 
     file_name: str
-    render: Callable[[Report], bytes]
+    render: Callable[[Report, Sequence[Moment]], bytes]
 
 
 RENDERERS: dict[str, Renderer] = {
-    "html": Renderer("report.html", lambda report: render_html(report).encode()),
-    "pdf": Renderer("report.pdf", lambda report: render_pdf(render_html(report))),
-    "md": Renderer("report.md", lambda report: render_markdown(report).encode()),
-    "txt": Renderer("report.txt", lambda report: render_text(report).encode()),
+    "html": Renderer("report.html", lambda report, moments: render_html(report, moments).encode()),
+    "pdf": Renderer("report.pdf", lambda report, moments: render_pdf(render_html(report, moments))),
+    "md": Renderer("report.md", lambda report, moments: render_markdown(report, moments).encode()),
+    "txt": Renderer("report.txt", lambda report, moments: render_text(report, moments).encode()),
 }
 """Formats by the name they have in ``--format``. JSON is written by `dlprof.formats`."""
 
 
-def render_each(report: Report, formats: Iterable[str]) -> Iterator[tuple[str, bytes | DlprofError]]:
+def render_each(
+    report: Report, formats: Iterable[str], moments: Sequence[Moment] = ()
+) -> Iterator[tuple[str, bytes | DlprofError]]:
     """Several formats of one report; the page that HTML and PDF share is made once.
 
     Args:
         report: Composed or loaded from its JSON.
         formats: Keys of `RENDERERS`.
+        moments: Single steps to show.
 
     Yields:
         File name, and its bytes or the error that kept it from being made (PDF without Pango).
@@ -66,9 +70,9 @@ def render_each(report: Report, formats: Iterable[str]) -> Iterator[tuple[str, b
         renderer = RENDERERS[name]
         try:
             if name in ("html", "pdf"):
-                html = html if html is not None else render_html(report)
+                html = html if html is not None else render_html(report, moments)
                 yield renderer.file_name, html.encode() if name == "html" else render_pdf(html)
             else:
-                yield renderer.file_name, renderer.render(report)
+                yield renderer.file_name, renderer.render(report, moments)
         except DlprofError as error:
             yield renderer.file_name, error

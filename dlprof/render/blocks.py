@@ -60,7 +60,7 @@ class Listing:
 class Figure:
     """A chart, named by what it draws, and the sentence that says the same without it."""
 
-    chart: Literal["steps", "components", "forecast", "trials", "changes"]
+    chart: Literal["steps", "components", "forecast", "trials", "changes", "typical", "slowest"]
     title: str
     description: str
 

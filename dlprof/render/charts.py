@@ -6,10 +6,12 @@ and dlprof's own words, never strings from the script.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.drawing import (
     BUDGET_HEIGHT,
@@ -26,6 +28,7 @@ from dlprof.render.drawing import (
     step_axis,
     to_svg,
 )
+from dlprof.render.moments import legend, moment_chart
 from dlprof.render.numbers import digits, milliseconds, percent
 from dlprof.render.palette import LIGHT
 from dlprof.render.select import Bar, bars, budget_rows, component_rows, measured_workers, shown_steps, worker_forecasts
@@ -47,15 +50,18 @@ class Drawing:
     narrow_tips: tuple[Tip, ...] = ()
 
 
-def draw(report: Report, texts: dict[str, tuple[str, str]]) -> dict[str, Drawing]:
+def draw(report: Report, texts: dict[str, tuple[str, str]], moments: Sequence[Moment] = ()) -> dict[str, Drawing]:
     """All charts that the report has data for.
 
     Args:
         report: What is drawn.
         texts: Title and description of each chart, by its name (``budget``, ``steps``, ``components``,
-            ``forecast``). A chart without texts is not drawn.
+            ``forecast``, and the keys of moments). A chart without texts is not drawn.
+        moments: Single steps.
     """
+    looked_at = {moment.key: moment for moment in moments}
     drawers: dict[str, Callable[[Report, int], Any]] = {
+        **{key: functools.partial(_moment, moment) for key, moment in looked_at.items()},
         "budget": _budget,
         "steps": _steps,
         "components": _components,
@@ -73,12 +79,18 @@ def draw(report: Report, texts: dict[str, tuple[str, str]]) -> dict[str, Drawing
             continue
         if wide and narrow:
             over = (tips(key, report, width) for width in (WIDE, NARROW))
-            drawings[key] = Drawing(wide, narrow, _legend(key, report), *over)
+            drawings[key] = Drawing(
+                wide, narrow, legend(looked_at[key]) if key in looked_at else _legend(key, report), *over
+            )
     return drawings
 
 
 def _drawn(chart: Any, identifier: str, title: str, description: str) -> str:
     return "" if chart is None else to_svg(chart, identifier, title, description)
+
+
+def _moment(moment: Moment, _report: Report, width: int) -> Any:
+    return moment_chart(moment, width)
 
 
 def _legend(key: str, report: Report) -> tuple[tuple[str, str], ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render import palette
 from dlprof.render.blocks import Figure, ReportView
@@ -13,17 +14,18 @@ from dlprof.render.templates import page, style, trusted
 from dlprof.render.view import view
 
 
-def render_html(report: Report) -> str:
+def render_html(report: Report, moments: Sequence[Moment] = ()) -> str:
     """The whole report as one page.
 
     Args:
         report: Composed or loaded from its JSON.
+        moments: Single steps to show; the JSON has none.
 
     Returns:
         An HTML document whose content security policy allows no request.
     """
-    shown = view(report)
-    return html_page(shown, draw(report, _chart_texts(shown)))
+    shown = view(report, moments)
+    return html_page(shown, draw(report, _chart_texts(shown), moments))
 
 
 def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:

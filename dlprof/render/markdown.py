@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Section, Table
 from dlprof.render.plain import cut
@@ -22,13 +23,14 @@ _OPEN = {"steps", "forecast", "parts", "more-advice", "loader", "trials", "cauti
 _WORD_JOINER = "\u2060"
 
 
-def render_markdown(report: Report) -> str:
+def render_markdown(report: Report, moments: Sequence[Moment] = ()) -> str:
     """The whole report, below `CHARACTERS_AT_MOST` characters.
 
     Args:
         report: Composed or loaded from its JSON.
+        moments: Single steps to show; the JSON has none.
     """
-    return markdown_page(view(report))
+    return markdown_page(view(report, moments))
 
 
 def markdown_page(shown: ReportView) -> str:

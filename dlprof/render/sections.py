@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from dlprof.model.moments import Moment
 from dlprof.model.report import Device, Forecast, Input, Report, StepRow, Total
 from dlprof.render.background import background
 from dlprof.render.blocks import AdviceView, Block, Fact, Facts, Figure, Listing, Prose, Section, Table
+from dlprof.render.moments import moments_section
 from dlprof.render.numbers import NOT_MEASURED, TO, column, count, gain, milliseconds, number, percent, size_bytes
 from dlprof.render.plain import name, setting, source_line
 from dlprof.render.select import (
@@ -37,7 +39,10 @@ _STATES = {
 
 
 def build(
-    report: Report, more_advice: Sequence[AdviceView], rest_of_advice: Sequence[AdviceView] = ()
+    report: Report,
+    more_advice: Sequence[AdviceView],
+    rest_of_advice: Sequence[AdviceView] = (),
+    moments: Sequence[Moment] = (),
 ) -> tuple[Section, ...]:
     """All sections that have something to say, in their order on the page.
 
@@ -45,12 +50,14 @@ def build(
         report: What is shown.
         more_advice: Advice that found no room on the first screen.
         rest_of_advice: Advice that few will need.
+        moments: Single steps to look at.
     """
     found = [
         _more_advice(more_advice, "more-advice", "More to change"),
         _more_advice(rest_of_advice, "rest-of-advice", "The rest of the advice", folded="Show it"),
         _parts(report),
         _steps(report),
+        moments_section(moments),
         _loader(report),
         _forecast(report),
         _device(report),
@@ -140,6 +147,9 @@ def _steps_sentence(plain: Sequence[StepRow], traced: Sequence[StepRow]) -> str:
     if traced:
         slower = milliseconds(fmean(row.ms for row in traced))
         sentence += f" {count(len(traced))} more ran under torch.profiler and took {slower}; averages leave them out."
+    if warmup := min(row.index for row in (*plain, *traced)):
+        first = "one before them" if warmup == 1 else f"{count(warmup)} before them"
+        sentence += f" The {first} warmed up and {'is' if warmup == 1 else 'are'} left out."
     grouped = steps_per_bar(len(plain) + len(traced))
     if grouped > 1:
         sentence += f" Each bar of the chart is the mean of {count(grouped)} steps."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dlprof.model.gains import WORTH_TRYING
 from dlprof.model.kinds import Cause
+from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Table
 from dlprof.render.numbers import percent
@@ -134,14 +135,15 @@ def _worth(item: AdviceView) -> str:
     return gain or note
 
 
-def render_text(report: Report) -> str:
+def render_text(report: Report, moments: Sequence[Moment] = ()) -> str:
     """The whole report as plain text, at most 80 characters a line where words allow it.
 
     Args:
         report: Composed or loaded from its JSON.
+        moments: Single steps to show; the JSON has none.
     """
     bar = tuple((cause_name(row.cause), row.share) for row in budget_rows(report))
-    return text_page(view(report), bar)
+    return text_page(view(report, moments), bar)
 
 
 def text_page(shown: ReportView, bar: Sequence[tuple[str, float]] = ()) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from dlprof.model.gains import SAME
 from dlprof.model.kinds import Bottleneck, ExitReason
+from dlprof.model.moments import Moment
 from dlprof.model.report import AdviceRow, Report
 from dlprof.render import sections
 from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fact, Prose, ReportView
@@ -29,8 +30,8 @@ ADVICE_SHOWN = 5
 """Advice that is not folded."""
 
 
-def view(report: Report) -> ReportView:
-    """Everything that a report says, as strings."""
+def view(report: Report, moments: Sequence[Moment] = ()) -> ReportView:
+    """Everything that a report says, as strings, with single steps of the run where they are there."""
     verdict = report.verdict
     advice = tuple(advice_view(row, report) for row in report.advice)
     return ReportView(
@@ -47,7 +48,7 @@ def view(report: Report) -> ReportView:
         budget=budget_view(report),
         advice=advice[:ADVICE_ON_FIRST_SCREEN],
         no_advice=_no_advice(report) if not advice else "",
-        sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:ADVICE_SHOWN], advice[ADVICE_SHOWN:]),
+        sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:ADVICE_SHOWN], advice[ADVICE_SHOWN:], moments),
     )
 
 

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 from compare_cases import CASES as COMPARISONS
+from compare_cases import RECORDED
 from report_cases import CASES
 from tune_cases import CASES as RESULTS
 
+from dlprof.analysis.moments import find_moments
+from dlprof.diagnose import diagnose
+from dlprof.formats import run_file
 from dlprof.render import render_compare, render_tune
 from dlprof.render.html import render_html
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = Path(os.environ.get("DLPROF_CHROMIUM", "/usr/bin/chromium"))
-PAGES = [*CASES, "compare-workers", "compare-hostile", "tune-won", "tune-hostile"]
+PAGES = [*CASES, "recorded", "compare-workers", "compare-hostile", "tune-won", "tune-hostile"]
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--headless", "--disable-background-networking", "--disable-sync"]
 
 
@@ -35,6 +39,8 @@ def browser() -> Iterator[Any]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     pages: dict[str, Any] = {case: render_html(make()).encode() for case, make in CASES.items()}
+    run = run_file.load(RECORDED / "text-2-workers" / run_file.NAME)
+    pages["recorded"] = render_html(diagnose(run), find_moments(run)).encode()
     for case in ("workers", "hostile"):
         ((_, pages[f"compare-{case}"]),) = render_compare(COMPARISONS[case](), ["html"])
     for case in ("won", "hostile"):
