@@ -24,7 +24,11 @@ REPLICAS = 4000
 LEVEL = 0.95
 """What the intervals hold: that of the step by itself, those of causes and components all at once."""
 STEP_SPREAD = 0.06
-"""Relative standard deviation of the mean step of repeated runs."""
+"""Relative standard deviation of the mean step of repeated runs.
+
+*Measured:* of 134 pairs of runs of the same script (text and images, 0 and 2 workers, 50 steps, two cores of a shared
+machine whose speed swayed by a fifth) 5 had a significant difference with it, 10 with 5 % and 15 with 4 %.
+"""
 PART_SPREAD = 0.08
 """The same of a cause or component, of itself,"""
 PART_SPREAD_OF_STEP = 0.01

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 from compare_cases import CASES
 from report_cases import CONTROL, MARKUP
 
+from dlprof.errors import DlprofError
 from dlprof.render import compare_lines, render_compare
 
 
@@ -58,3 +60,16 @@ def test_the_chart_is_drawn_in_both_widths() -> None:
     html = page("workers", "html")
     assert 'id="changes-wide-title"' in html
     assert 'id="changes-narrow-title"' in html
+
+
+@pytest.mark.parametrize("case", ["workers", "hostile"])
+def test_the_pdf_says_what_the_page_says(case: str) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    ((_, made),) = render_compare(CASES[case](), ["pdf"])
+    if isinstance(made, DlprofError):
+        pytest.skip(made.message)
+    pages = pypdf.PdfReader(io.BytesIO(made)).pages
+    said = " ".join(" ".join(page.extract_text() for page in pages).split())
+    assert "The second run is 1.5" in said
+    assert "num_workers" in said
+    assert len(pages) <= 6
