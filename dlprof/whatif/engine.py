@@ -206,6 +206,11 @@ class _Simulation:
         of_all = self.shared / np.maximum(load + self.others, 1e-9)
         return np.minimum(1.0, np.minimum(of_own, of_all))
 
+    def _without_core(self, load: Floats) -> Floats:
+        """How probable it is that of so many threads one finds no core: others want one for a part of the time."""
+        crowded: Floats = np.where(load > self.cores, 1.0, np.clip(load + self.others - self.shared, 0.0, 1.0))
+        return crowded
+
     def drop_finished(self) -> None:
         """Forget the lanes whose steps have all been taken, when that is worth the copying."""
         s = self.state
@@ -307,7 +312,7 @@ class _Simulation:
         self._fetch(at, worker)
         woken = s.load[at] > others
         takes = np.minimum(s.cpu_end[at, 1 + worker] - s.cpu_clock[at], _SLICE_NS)
-        late = np.where(woken & (self._rate(s.load[at] + 1) < 1), takes, 0.0)
+        late = np.where(woken, takes * self._without_core(s.load[at] + 1), 0.0)
         s.phase[at] = _STEPPING
         s.step_began[at] = s.clock[at] + late
         row = self._row(at, s.steps[at])

@@ -83,6 +83,13 @@ def test_other_programs_take_their_part_of_the_cores(cores, others, expected):
     assert step_ms(pipeline, Scenario(1)) == pytest.approx([expected], rel=0.02)
 
 
+@pytest.mark.parametrize(("others", "expected"), [(0.0, 20), (0.02, 20), (0.5, 21), (1.0, 22)])
+def test_the_little_that_others_do_delays_little(others, expected):
+    # A core for the worker, one for the main thread, which sleeps: where it wakes, others may be on its core.
+    pipeline = measured(1, parts={GETITEM: part(cpu=15)}, main=20, cores=2, competition=Competition(others, 2))
+    assert step_ms(pipeline, Scenario(1)) == pytest.approx([expected], rel=0.02)
+
+
 def test_others_take_nothing_from_workers_that_wait():
     pipeline = measured(2, parts={GETITEM: part(blocked=40)}, main=9, cores=2, competition=Competition(2, 2))
     assert step_ms(pipeline, Scenario(2)) == pytest.approx([20])
