@@ -1,0 +1,392 @@
+"""The text of a Chrome trace, whoever wrote it and however it is damaged, cut into pieces of whole events."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dlprof.errors import UnreadableInputError
+
+BLOCK_BYTES = 2 * 2**20
+"""What is read, decompressed and decoded at a time."""
+MAX_JSON_MB = 8000
+"""Text that is read at most unless more is asked for. Compressed, a few MB can hold any amount of it."""
+
+_DAMAGE_STEP = 64
+_HEAD_BYTES = 64 * 2**20
+"""Where the events must have begun, and the most that one event may take."""
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+# How Kineto lays its events out. A cut here may lie inside an event of another layout; the piece is then no JSON.
+_BETWEEN = b"\n  },\n  {"
+_GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_STRING_OR_ODD = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|Infinity|inf)\b|,(?=\s*[\]}])',
+    re.DOTALL,
+)
+_QUOTE, _BACKSLASH, _COMMA = ord('"'), ord("\\"), ord(",")
+_OPENS, _CLOSES = (ord("{"), ord("[")), (ord("}"), ord("]"))
+_FOREIGN = (
+    (b"\x80\x02", "a Python pickle"),
+    (b"\x80\x03", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x80\x05", "a Python pickle"),
+    (b"PK\x03\x04", "a zip archive (or a file of torch.save)"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+    (b"<", "a web page or XML"),
+    (b"SQLite format 3", "a database (Nsight's, perhaps)"),
+)
+
+
+class Args(msgspec.Struct, gc=False):
+    """What is read of an event's ``args``; -1 is "not said"."""
+
+    correlation: int = -1
+    # ROCm's runtime gives it as text.
+    bytes: int | str = -1
+
+
+class Event(msgspec.Struct, gc=False):
+    """What is read of an event. Times in microseconds, as they stand; not a number where there is none."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = float("nan")
+    dur: float = float("nan")
+    pid: int | str = ""
+    tid: int | str = ""
+    args: Args | None = None
+
+
+Decode = Callable[[bytes], list[Event]]
+"""A JSON array to its events; raises msgspec's errors."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was not as it should be.
+
+    Attributes:
+        truncated: The text ends within the events.
+        compressed: That is because the compressed data ends, or is damaged.
+        broken: Entries that are no JSON even after what can be mended was mended,
+        foreign: entries that are no event at all.
+        mended: Whether NaN, commas before a closing bracket, or bytes that are no UTF-8 had to be replaced.
+    """
+
+    truncated: bool = False
+    compressed: bool = False
+    broken: int = 0
+    foreign: int = 0
+    mended: bool = False
+
+
+@dataclass(slots=True)
+class EventText:
+    """A trace's events, a piece at a time.
+
+    Args:
+        path: A JSON object with ``traceEvents`` or a JSON array; compressed with gzip or not, whatever its name.
+        max_json_bytes: Text that is read at most.
+        progress: Called with bytes of the file that have been read, and its size.
+
+    Attributes:
+        top: What stands beside the events, as JSON text by key; complete when the pieces have come to their end.
+        damage: What was odd, complete at that time, too.
+        json_bytes: Text that has been read.
+    """
+
+    path: Path
+    max_json_bytes: int = MAX_JSON_MB * 1_000_000
+    progress: Callable[[int, int], None] | None = None
+    top: dict[str, msgspec.Raw] = field(default_factory=dict)
+    damage: Damage = field(default_factory=Damage)
+    json_bytes: int = 0
+
+    def pieces(self, decode: Decode, loose: Decode) -> Iterator[list[Event]]:
+        """The events, piece by piece.
+
+        Args:
+            decode: For events that have the types of torch's.
+            loose: For one event of any types, as an array of one.
+
+        Raises:
+            UnreadableInputError: It cannot be read, is no trace, or is larger than allowed.
+        """
+        blocks = self._blocks()
+        pending = self._head(blocks)
+        reader = _Pieces(decode, loose, self.damage)
+        closed = False
+        for block in blocks:
+            pending += block
+            if closed:
+                continue
+            events, pending, closed = reader.take(pending)
+            yield from events
+            if not closed and len(pending) > _HEAD_BYTES:
+                break
+        events = [[]]
+        while events and not closed:
+            events, pending, closed = reader.take(pending)
+            yield from events
+        if closed:
+            self._note(b"{" + pending.lstrip(b", \t\r\n"))
+        else:
+            self.damage.truncated = True
+
+    # ---- bytes
+
+    def _blocks(self) -> Iterator[bytes]:
+        """The text. Compressed, a thread decompresses the next block while one is decoded."""
+        try:
+            with open(self.path, "rb") as file:
+                first = file.read(4)
+                file.seek(0)
+                source = self._inflated(file) if first.startswith(_GZIP) else self._plain(file)
+                with ThreadPoolExecutor(1) as ahead:
+                    coming = ahead.submit(next, source, b"")
+                    while block := coming.result():
+                        self.json_bytes += len(block)
+                        if self.json_bytes > self.max_json_bytes:
+                            raise self._too_large()
+                        coming = ahead.submit(next, source, b"")
+                        yield block
+        except OSError as error:
+            raise UnreadableInputError(
+                "trace-unreadable", f"cannot read {self.path}: {error.strerror or error}"
+            ) from error
+
+    def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
+        size = self.path.stat().st_size
+        if size > self.max_json_bytes:
+            raise self._too_large()
+        while block := file.read(BLOCK_BYTES):
+            self._tell(file.tell(), size)
+            yield block
+
+    def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
+        size = self.path.stat().st_size
+        member = before = zlib.decompressobj(wbits=31)
+        compressed = b""
+        try:
+            while compressed := compressed or file.read(BLOCK_BYTES // 8):
+                self._tell(file.tell(), size)
+                before = member.copy()
+                block = member.decompress(compressed, BLOCK_BYTES)
+                compressed = member.unconsumed_tail
+                if member.eof:
+                    # Another member may follow, or zeros up to the end of a tape's block.
+                    compressed = member.unused_data.lstrip(b"\0")
+                    member = zlib.decompressobj(wbits=31)
+                if block:
+                    yield block
+            while rest := member.decompress(member.unconsumed_tail, BLOCK_BYTES):
+                yield rest
+        except zlib.error:
+            self.damage.compressed = True
+            yield from _up_to_damage(before, compressed)
+
+    def _tell(self, done: int, size: int) -> None:
+        if self.progress is not None:
+            self.progress(done, size)
+
+    def _too_large(self) -> UnreadableInputError:
+        limit = self.max_json_bytes // 1_000_000
+        return UnreadableInputError(
+            "trace-too-large",
+            f"{self.path} holds more than {limit} MB of JSON",
+            f"read it with --max-size {2 * limit}, if it is a trace",
+        )
+
+    # ---- what stands around the events
+
+    def _head(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; returns what comes after the bracket before it."""
+        text = next(blocks, b"").removeprefix(_BYTE_ORDER_MARK)
+        start = text.lstrip(_SPACE)
+        if not start:
+            if self.damage.compressed:
+                raise self._no_trace("its gzip data is damaged")
+            text += b"".join(block for _, block in zip(range(4), blocks, strict=False))
+            start = text.lstrip(_SPACE)
+            if not start:
+                raise self._no_trace("it is empty")
+        for magic, what in _FOREIGN:
+            if start.startswith(magic):
+                raise self._no_trace(f"it is {what}")
+        if start.startswith(b"["):
+            return start[1:]
+        if not start.startswith(b"{"):
+            raise self._no_trace("it is no JSON")
+        searched = 0
+        while (opening := _OPENING.search(text, max(0, searched - 100))) is None:
+            searched = len(text)
+            block = next(blocks, b"")
+            if not block or searched > _HEAD_BYTES:
+                raise self._no_trace("there is no list of traceEvents in it")
+            text += block
+        self._note(text[: opening.end()] + b"]}")
+        return text[opening.end() :]
+
+    def _note(self, document: bytes) -> None:
+        for text in (document, _mended(document)):
+            try:
+                found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            except msgspec.DecodeError:
+                continue
+            found.pop("traceEvents", None)
+            self.top |= {key: msgspec.Raw(bytes(value)) for key, value in found.items()}
+            return
+
+    def _no_trace(self, reason: str) -> UnreadableInputError:
+        return UnreadableInputError(
+            "not-a-trace",
+            f"{self.path} is not a trace: {reason}",
+            "give a file that torch.profiler exported (*.pt.trace.json, compressed or not)",
+        )
+
+
+def _up_to_damage(member: zlib._Decompress, compressed: bytes) -> Iterator[bytes]:
+    """What comes out before the place that cannot be decompressed."""
+    for place in range(0, len(compressed), _DAMAGE_STEP):
+        try:
+            block = member.decompress(compressed[place : place + _DAMAGE_STEP])
+        except zlib.error:
+            return
+        if block:
+            yield block
+
+
+class _Pieces:
+    """Cuts text at the borders of events and decodes what lies between."""
+
+    def __init__(self, decode: Decode, loose: Decode, damage: Damage) -> None:
+        self._decode = decode
+        self._loose = loose
+        self._damage = damage
+
+    def take(self, text: bytes) -> tuple[list[list[Event]], bytes, bool]:
+        """The whole events that stand at the beginning of a text.
+
+        Returns:
+            The events; what is left of the text; whether the list of events has ended, and the rest stands after it.
+        """
+        cut = text.rfind(_BETWEEN)
+        if cut >= 0:
+            try:
+                return [self._decode(b"[" + text[: cut + 4] + b"]")], text[cut + 5 :], False
+            except msgspec.MsgspecError:
+                # Laid out otherwise, or something is wrong with it.
+                pass
+        borders = _borders(text)
+        if not len(borders.ends):
+            left, closed = (text, False) if borders.close is None else (text[borders.close + 1 :], True)
+            return [], left, closed
+        begin, end = 0, int(borders.ends[-1])
+        events = self._whole(text[begin:end].lstrip(b", \t\r\n"), text, borders)
+        if borders.close is not None:
+            return [events], text[borders.close + 1 :], True
+        return [events], text[end:].lstrip(b", \t\r\n"), False
+
+    def _whole(self, piece: bytes, text: bytes, borders: _Borders) -> list[Event]:
+        try:
+            return self._decode(b"[" + piece + b"]")
+        except msgspec.ValidationError:
+            pass
+        except msgspec.DecodeError:
+            mended = _mended(piece)
+            if mended != piece:
+                self._damage.mended = True
+                try:
+                    return self._decode(b"[" + mended + b"]")
+                except msgspec.MsgspecError:
+                    pass
+        return list(self._one_by_one(text, borders))
+
+    def _one_by_one(self, text: bytes, borders: _Borders) -> Iterator[Event]:
+        reached = 0
+        for start, end in zip(borders.starts.tolist(), borders.ends.tolist(), strict=False):
+            if text[reached:start].strip(b", \t\r\n"):
+                self._damage.foreign += 1
+            reached = end
+            if text[start] != _OPENS[0]:
+                self._damage.foreign += 1
+                continue
+            yield from self._one(text[start:end])
+
+    def _one(self, event: bytes) -> list[Event]:
+        for mend in (bytes, _mended):
+            try:
+                return self._loose(b"[" + mend(event) + b"]")
+            except msgspec.MsgspecError:
+                continue
+        self._damage.broken += 1
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Borders:
+    """Where the entries of a list stand in a text: shape ``(n,)`` each; the last start may have no end.
+
+    ``close`` is the place of the bracket that ends the list, None where the text ends before it.
+    """
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    close: int | None
+
+
+def _borders(text: bytes) -> _Borders:
+    raw = np.frombuffer(text, dtype=np.uint8)
+    quotes = np.flatnonzero(raw == _QUOTE)
+    escaped = [
+        place
+        for place in np.flatnonzero(raw[np.maximum(quotes - 1, 0)] == _BACKSLASH).tolist()
+        if _backslashes_before(text, int(quotes[place])) % 2
+    ]
+    quotes = np.delete(quotes, escaped)
+    # One bit tells braces from square brackets.
+    folded = raw | (_OPENS[0] ^ _OPENS[1])
+    brackets = np.flatnonzero((folded == _OPENS[0]) | (folded == _CLOSES[0]))
+    brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
+    opens = folded[brackets] == _OPENS[0]
+    depth = np.cumsum(np.where(opens, 1, -1))
+    after = np.flatnonzero(depth < 0)
+    close = int(brackets[after[0]]) if len(after) else None
+    if len(after):
+        brackets, opens, depth = brackets[: after[0]], opens[: after[0]], depth[: after[0]]
+    return _Borders(brackets[opens & (depth == 1)], brackets[~opens & (depth == 0)] + 1, close)
+
+
+def _backslashes_before(text: bytes, place: int) -> int:
+    begin = place
+    while begin and text[begin - 1] == _BACKSLASH:
+        begin -= 1
+    return place - begin
+
+
+def _mended(text: bytes) -> bytes:
+    """The text with what some writers leave in it and JSON does not allow replaced."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode(errors="replace").encode()
+    return _STRING_OR_ODD.sub(_mend, text)
+
+
+def _mend(found: re.Match[bytes]) -> bytes:
+    what = found[0]
+    if what[0] == _QUOTE:
+        return what
+    return b"" if what[0] == _COMMA else b"null"
