@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from dlprof.advice.common import (
     FINE_WAIT,
     SAME,
@@ -20,6 +22,8 @@ from dlprof.model.report import Device, Evidence, Forecast
 
 WORTH_SHARE = 1 - 1 / WORTH_TRYING
 """Share of the step or epoch from which a setting that takes it away is worth trying."""
+MOST_WORKERS = 8
+"""Workers that are advised at most where it is not known how many cores there are."""
 PAGEABLE = 0.5
 """Part of the bytes copied to the device from memory that is not pinned, from which pinning is advised."""
 
@@ -78,6 +82,28 @@ def _smallest_change(findings: Findings, setting: str) -> Forecast | None:
 
 raise_prefetch_factor = _other_setting("raise-prefetch-factor", "prefetch_factor")
 allow_out_of_order = _other_setting("allow-out-of-order", "in_order")
+
+
+def start_workers(findings: Findings, request_ns: float) -> Answer:
+    """Batches are made in the training process, as a trace shows; on which machine with how many cores is not known.
+
+    Args:
+        findings: What was measured and concluded.
+        request_ns: Time of the making of a batch, in the mean step.
+    """
+    if findings.loader is None or workers_in_force(findings) or findings.mean is None:
+        return None
+    share = wait_share(findings)
+    if share < WORTH_SHARE:
+        return None
+    # As many as make batches as fast as the step without the wait takes them, and one that keeps the queue filled.
+    rest = max(findings.mean.step_ns * (1 - share), 1.0)
+    workers = min(ceil(request_ns / rest) + 1, MOST_WORKERS)
+    evidence = (
+        *wait_evidence(findings),
+        Evidence("speedup_with_instant_data", round(1 / max(1 - share, 0.01), 3), "x"),
+    )
+    return Advice("raise-num-workers", "num_workers", 0, workers, None, evidence)
 
 
 def pin_memory(findings: Findings) -> Answer:

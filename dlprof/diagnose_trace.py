@@ -1,0 +1,353 @@
+"""Somebody's trace to a report: budget, verdict by exclusive shares, evidence, and what such a trace cannot show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from dlprof import __version__
+from dlprof.advice.common import Answer
+from dlprof.advice.loader import start_workers
+from dlprof.advice.rules import advise
+from dlprof.analysis import sections
+from dlprof.analysis.partition import CAUSES, Partition, Table
+from dlprof.analysis.steps import drift
+from dlprof.analysis.trace_budget import as_partition
+from dlprof.analysis.trace_rank import Rank
+from dlprof.analysis.trace_ranks import straggler, waits
+from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge
+from dlprof.model.advice import Advice, Findings, Refusal
+from dlprof.model.diagnosis import Candidate, Judgement
+from dlprof.model.kinds import Bottleneck, Cause, Confidence, ExitReason
+from dlprof.model.pipeline import Interval
+from dlprof.model.profile import Notice
+from dlprof.model.report import (
+    SCHEMA,
+    AdviceRow,
+    Device,
+    Exit,
+    NotAdvised,
+    NoticeRow,
+    Overhead,
+    Report,
+    Run,
+    StepTimes,
+    Totals,
+    Verdict,
+)
+from dlprof.model.steps import Step, Steps
+from dlprof.render import wording
+
+_MS = 1e6
+_REPLICAS, _SEED = 400, 0
+_DOUBTS = ("drift", "trace-truncated", "trace-cut-by-kernels", "trace-cut-by-nothing")
+"""Notices that make a verdict less than certain."""
+_HOST_AND_PROCESS = re.compile(r"(.+)_\d+$")
+_HOST = (Cause.PYTHON, Cause.KERNEL_LAUNCH, Cause.SYNCHRONIZATION, Cause.CHECKPOINT)
+_MICROSECONDS = 1e3
+
+
+def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
+    """Everything that a report says of a trace, or of those of the ranks of one job.
+
+    Args:
+        ranks: At least one; several are ranks, or spans of time, of one job.
+        command: What is named as what was analysed: the file or folder.
+    """
+    table, steps = _pooled(ranks)
+    parts = _partition(ranks, table)
+    model_steps = _steps(table, steps)
+    judgement, notices = _judge(ranks, parts, model_steps)
+    device = _device([rank.device for rank in ranks if rank.device is not None])
+    budget = sections.budget(parts)
+    step = _step_times(table, parts)
+    name = _device_name(ranks)
+    advice, refusals = _advise(ranks, parts, judgement, device)
+    rows, rank_notices, waiting = _ranks(ranks, parts)
+    notices += rank_notices
+    return Report(
+        schema=SCHEMA,
+        dlprof=__version__,
+        created=datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds"),
+        host=_host(ranks[0]),
+        run=Run(
+            command=list(command),
+            steps_measured=len(model_steps.measured),
+            steps_traced=len(model_steps.measured),
+            batches_per_optimizer_step=None,
+            device=name,
+            device_name=ranks[0].origin.devices[0] if ranks[0].origin.devices and device else None,
+            world_size=max(rank.origin.world_size for rank in ranks),
+            exit=Exit(0, ExitReason.SCRIPT_ENDED),
+        ),
+        verdict=_verdict(judgement, step, parts, name),
+        step=step,
+        budget=budget,
+        totals=ranks[0].totals if len(ranks) == 1 else Totals(),
+        device=device,
+        input=None,
+        forecast=[],
+        advice=[_advice_row(each, name) for each in advice],
+        not_advised=[NotAdvised(each.id, wording.why_not(each.id, each.reason, **each.values)) for each in refusals],
+        steps=sections.step_rows(model_steps),
+        ranks=rows,
+        environment={"trace": _facts(ranks) | waiting},
+        notices=[NoticeRow(each.slug, each.count, wording.notice_text(each.slug, **each.values)) for each in notices],
+        overhead=Overhead(None, None, 0),
+    )
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
+
+
+def _pooled(ranks: Sequence[Rank]) -> tuple[Table, list[int]]:
+    """Causes of each step and its number: the mean over ranks that ran the same steps, else one after the other."""
+    numbers = [tuple(step.index for step in rank.steps.used) for rank in ranks]
+    if len(ranks) > 1 and len(set(numbers)) == 1 and len({rank.origin.rank for rank in ranks}) == len(ranks):
+        return np.mean([rank.table.causes for rank in ranks], axis=0), list(numbers[0])
+    return np.concatenate([rank.table.causes for rank in ranks]), [each for own in numbers for each in own]
+
+
+def _partition(ranks: Sequence[Rank], table: Table) -> Partition | None:
+    return as_partition(replace(ranks[0].table, causes=table))
+
+
+def _steps(table: Table, numbers: Sequence[int]) -> Steps:
+    """The steps in the form that a run's have, one after the other."""
+    found = []
+    clock = 0
+    for number, row in zip(numbers, table, strict=True):
+        wait, whole = round(row[CAUSES.index(Cause.INPUT_WAIT)]), round(row.sum())
+        found.append(
+            Step(
+                index=number,
+                iterator=0,
+                batch=number,
+                wait_start_ns=clock,
+                wait_end_ns=clock + wait,
+                body_start_ns=clock + wait,
+                body_end_ns=clock + whole,
+                startup_ns=0,
+                optimizer_steps=0,
+                traced=False,
+                measured=True,
+            )
+        )
+        clock += whole
+    return Steps(tuple(found), None, inference=False, incomplete=0)
+
+
+def _step_times(table: Table, parts: Partition | None) -> StepTimes:
+    if parts is None:
+        return StepTimes(None, None, None, None, None, None)
+    lengths = table.sum(axis=1) / _MS
+    mean = parts.mean.step_ns / _MS
+    middle, high = (float(each) for each in np.percentile(lengths, [50, 95]))
+    return StepTimes(mean, middle, high, 1000 / mean if mean else None, None, None)
+
+
+# ---- verdict -------------------------------------------------------------------------------------------------------
+
+
+def _judge(ranks: Sequence[Rank], parts: Partition | None, steps: Steps) -> tuple[Judgement, list[Notice]]:
+    notices = _merged(ranks)
+    moved = drift(steps)
+    if moved is not None:
+        notices.append(Notice("drift", 1, {"first_ms": moved[0] / _MS, "last_ms": moved[1] / _MS}))
+    if 0 < len(steps.measured) < MANY_STEPS:
+        notices.append(Notice("short-run", 1, {"steps": len(steps.measured)}))
+    notices.append(Notice("trace-under-profiler"))
+    doubts = tuple(each.slug for each in notices if each.slug in _DOUBTS)
+    candidates: list[Candidate] = []
+    waited = None
+    if parts is not None:
+        waited = _input(parts)
+        candidates = [
+            *candidates_outside_input(parts, {}),
+            Candidate(Bottleneck.INPUT_PIPELINE, None, waited),
+        ]
+    judgement = judge(parts, candidates, waited, doubts)
+    unrecorded = next((rank.unrecorded for rank in ranks if rank.unrecorded), "")
+    if unrecorded and parts is not None:
+        judgement = replace(
+            judgement,
+            bottleneck=Bottleneck.INCONCLUSIVE,
+            component=None,
+            share=None,
+            confidence=Confidence.LOW,
+            reason=f"trace-{unrecorded}",
+            reason_values={},
+        )
+    return judgement, notices
+
+
+def _input(parts: Partition) -> Interval:
+    """What removing all waiting for input would save: its exclusive share."""
+    replicas = parts.bootstrap(_REPLICAS, _SEED)
+    total = np.sum(list(replicas.values()), axis=0)
+    low, mid, high = np.percentile(replicas[Cause.INPUT_WAIT] / np.maximum(total, 1), [5, 50, 95])
+    return Interval(float(low), float(mid), float(high))
+
+
+def _verdict(judgement: Judgement, step: StepTimes, parts: Partition | None, device: str) -> Verdict:
+    reason = None
+    if judgement.bottleneck is Bottleneck.INCONCLUSIVE:
+        named = {
+            key: wording.bottleneck_name(value) if isinstance(value, Bottleneck) else value
+            for key, value in judgement.reason_values.items()
+        }
+        reason = wording.inconclusive_reason(judgement.reason, **named)
+    text = wording.headline(
+        judgement.bottleneck,
+        judgement.component,
+        judgement.share,
+        judgement.confidence,
+        step,
+        sections.budget(parts),
+        device,
+        reason=reason,
+    )
+    return Verdict(judgement.bottleneck, judgement.component, judgement.share, judgement.confidence, text)
+
+
+def _merged(ranks: Sequence[Rank]) -> list[Notice]:
+    """The notices of all ranks, those of one kind once."""
+    found: dict[str, Notice] = {}
+    for rank in ranks:
+        for notice in rank.notices:
+            known = found.get(notice.slug)
+            found[notice.slug] = notice if known is None else replace(known, count=known.count + notice.count)
+    return list(found.values())
+
+
+# ---- advice --------------------------------------------------------------------------------------------------------
+
+
+def _advise(
+    ranks: Sequence[Rank], parts: Partition | None, judgement: Judgement, device: Device | None
+) -> tuple[list[Advice], list[Refusal]]:
+    if parts is None or any(rank.unrecorded for rank in ranks):
+        return [], []
+    # Of a loader with workers it is not known how many; rules that ask for its settings then say nothing.
+    alone = all(rank.workers == 0 for rank in ranks)
+    findings = Findings(
+        judgement=judgement,
+        reproduced=False,
+        mean=parts.mean,
+        totals=Totals(),
+        loader={"num_workers": 0} if alone else None,
+        cores=1.0,
+        accelerator=device is not None,
+        worker_busy_ratio=None,
+        worker_forecasts=(),
+        suggested_workers=None,
+        without={},
+        waits_ms={},
+        device=device,
+    )
+    advice, refusals = advise(findings)
+    asked = float(np.mean([rank.table.measures.request.mean() for rank in ranks])) if alone else 0.0
+    more: Answer = start_workers(findings, asked)
+    return ([more, *advice] if isinstance(more, Advice) else advice), refusals
+
+
+def _advice_row(advice: Advice, device: str) -> AdviceRow:
+    how = wording.advice_text(
+        advice.id, advice.setting, advice.from_, advice.to, advice.speedup, advice.evidence, {}, device
+    )
+    return AdviceRow(advice.id, advice.setting, advice.from_, advice.to, advice.speedup, list(advice.evidence), how)
+
+
+# ---- what else there is --------------------------------------------------------------------------------------------
+
+
+def _device_name(ranks: Sequence[Rank]) -> str:
+    return "cuda:0" if any(rank.device is not None or rank.unrecorded for rank in ranks) else "cpu"
+
+
+def _device(found: Sequence[Device]) -> Device | None:
+    """The mean over the ranks; kernels are those of the first."""
+    if len(found) <= 1:
+        return found[0] if found else None
+
+    def mean(name: str) -> float | None:
+        values = [getattr(each, name) for each in found if getattr(each, name) is not None]
+        return float(np.mean(values)) if values else None
+
+    return Device(
+        busy_ratio=mean("busy_ratio") or 0.0,
+        idle_ms_per_step=mean("idle_ms_per_step") or 0.0,
+        h2d_bytes_per_step=mean("h2d_bytes_per_step"),
+        h2d_gb_per_s=mean("h2d_gb_per_s"),
+        h2d_pageable_ratio=mean("h2d_pageable_ratio"),
+        top_kernels=found[0].top_kernels,
+    )
+
+
+def _facts(ranks: Sequence[Rank]) -> dict[str, Any]:
+    """Of a job those of its first rank, which say more than a mean of lists would."""
+    first = ranks[0]
+    facts: dict[str, Any] = {"file": first.origin.file, "files": len({rank.origin.file for rank in ranks})}
+    facts |= {"steps_from": str(first.steps.cut_by), "steps_in_trace": len(first.steps.all)}
+    return facts | first.facts
+
+
+def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[str, Any]], list[Notice], dict[str, Any]]:
+    """One row a rank; what stands out; and who waits for whom."""
+    first = ranks[0].origin
+    if len(ranks) < 2:
+        alone = first.world_size > 1 and ranks[0].share(Cause.COMMUNICATION) >= 0.05
+        return [], [Notice("trace-one-rank", 1, {"ranks": first.world_size})] if alone else [], {}
+    found = waits(ranks)
+    # Several spans of time of one rank have nothing to wait for in each other.
+    compared = found.matched > 0 and len({rank.origin.rank for rank in ranks}) == len(ranks)
+    rows = []
+    for place, rank in enumerate(ranks):
+        mean = rank.table.causes.mean(axis=0) / _MS if len(rank.table.causes) else np.zeros(len(CAUSES))
+        row: dict[str, Any] = {
+            "rank": rank.origin.rank if rank.origin.rank is not None else rank.facts.get("process", place),
+            "file": rank.origin.file,
+            "steps": len(rank.steps.used),
+            "step_ms": float(mean.sum()),
+            "compute_ms": float(mean[CAUSES.index(Cause.DEVICE_COMPUTE)]),
+            "communication_ms": float(mean[CAUSES.index(Cause.COMMUNICATION)]),
+            "input_wait_ms": float(mean[CAUSES.index(Cause.INPUT_WAIT)]),
+            "host_ms": float(sum(mean[CAUSES.index(cause)] for cause in _HOST)),
+        }
+        if compared:
+            row["waited_for_others_ms"] = float(found.waited_ns[place]) / _MS
+            most = int(np.argmax(found.matrix_ns[place]))
+            row["waited_most_for"] = _label(ranks[most], most) if found.matrix_ns[place, most] > 0 else None
+            row["others_waited_for_it_ms"] = float(found.caused_ns[place]) / _MS
+        rows.append(row)
+    notices = []
+    if compared and parts is not None:
+        late = straggler(found, parts.mean.step_ns)
+        mean_wait = float(found.waited_ns.mean())
+        communication = parts.mean.ns[Cause.COMMUNICATION]
+        values = {
+            "waited_ms": mean_wait / _MS,
+            "communication_ms": communication / _MS,
+            "collectives": found.matched,
+        }
+        notices.append(Notice("trace-ranks-wait", 1, values))
+        if late is not None:
+            named = {"rank": _label(ranks[late], late), "waited_ms": float(found.caused_ns[late]) / _MS}
+            notices.append(Notice("trace-straggler", 1, named))
+    said = {"waits_between_ranks_ms": (found.matrix_ns / _MS).round(3).tolist()} if compared else {}
+    return rows, notices, said
+
+
+def _label(rank: Rank, place: int) -> int | str:
+    return rank.origin.rank if rank.origin.rank is not None else str(rank.facts.get("process", place))
+
+
+def _host(rank: Rank) -> str:
+    """The machine's name, where the file's has it as torch's handler writes it: ``host_pid.time.pt.trace.json``."""
+    found = _HOST_AND_PROCESS.match(rank.origin.worker)
+    return found[1] if found else "not known"
