@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlprof.capture.in_process import profile
     from dlprof.capture.marks import iterate, span
+    from dlprof.formats.torch_trace import read_trace
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "iterate", "profile", "span"]
+__all__ = ["__version__", "iterate", "profile", "read_trace", "span"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from dlprof.capture.in_process import profile
 
         return profile
+    if name == "read_trace":
+        from dlprof.formats.torch_trace import read_trace
+
+        return read_trace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

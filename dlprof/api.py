@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from dlprof.formats.recording import (
 )
 from dlprof.formats.report_json import decode_report, encode_report
 from dlprof.formats.settings_file import load_settings
+from dlprof.formats.torch_trace import read_trace
 from dlprof.formats.trace_writer import write_trace
 from dlprof.formats.tune_json import FILE as TUNE_FILE
 from dlprof.formats.tune_json import encode_tune
@@ -57,6 +59,7 @@ from dlprof.model.tune import Failure, Judged, Measured, Plan, RunRow, TrialRow,
 from dlprof.render import (
     Summary,
     compare_lines,
+    render_brief,
     render_compare,
     render_each,
     render_tune,
@@ -66,9 +69,12 @@ from dlprof.render import (
 from dlprof.render.text import SAID_APART
 from dlprof.render.view import ended
 from dlprof.render.wording import notice_text, tune_conclusion, tune_how, tune_text
+from dlprof.trace_files import Analysis, Job
+from dlprof.trace_files import Options as TraceOptions
+from dlprof.trace_files import analyze as analyze
 from dlprof.whatif.comparison import judge_trials
 
-JSON = "json"
+JSON, TEXT, CSV = "json", "txt", "csv"
 REPORT_JSON = "report.json"
 RECORDING = "recording"
 _NOT_PICKLED = re.compile(r"pickl|local object", re.IGNORECASE)
@@ -77,8 +83,12 @@ _WORKER_ENDED = re.compile(r"exited unexpectedly|died with status|bootstrapping 
 """In the error of a script whose worker ended by itself, not of a signal."""
 
 __all__ = [
+    "Analysis",
     "FinishedRun",
+    "Job",
+    "TraceOptions",
     "WrittenReports",
+    "analyze",
     "compare_document",
     "compare_to_files",
     "conclude",
@@ -86,9 +96,12 @@ __all__ = [
     "finish_run",
     "load",
     "measured_run",
+    "read_trace",
     "report_again",
     "report_document",
+    "trace_document",
     "trial_plan",
+    "write_trace_reports",
 ]
 
 
@@ -234,11 +247,53 @@ def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]
 
 
 def _documents(
-    report: Report, formats: Sequence[str], moments: Sequence[Moment]
+    report: Report, formats: Sequence[str], moments: Sequence[Moment] = ()
 ) -> Iterator[tuple[str, bytes | DlprofError]]:
     if JSON in formats:
         yield REPORT_JSON, encode_report(report)
     yield from render_each(report, [name for name in formats if name != JSON], moments)
+
+
+# ---- traces of others ----------------------------------------------------------------------------------------------
+
+
+def trace_document(job: Job, format_: str) -> bytes:
+    """One report on a trace.
+
+    Args:
+        job: As ``analyze`` found it.
+        format_: Which report; as text the few lines.
+
+    Raises:
+        DlprofError: This report cannot be made here.
+    """
+    if format_ == TEXT:
+        return render_brief(job.report).encode()
+    if format_ == CSV:
+        from dlprof.formats.tables import csv_table
+
+        return csv_table(job.rows)
+    for _, document in _documents(job.report, (format_,)):
+        if isinstance(document, DlprofError):
+            raise document
+        return document
+    raise ValueError(f"no format {format_!r}")
+
+
+def write_trace_reports(job: Job, folder: Path, formats: Sequence[str]) -> WrittenReports:
+    """Write the reports on a trace.
+
+    Args:
+        job: As ``analyze`` found it.
+        folder: Where to.
+        formats: Which reports.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    # What is printed for a trace is what stands in its text.
+    own = [(f"report.{name}", trace_document(job, name)) for name in formats if name in (TEXT, CSV)]
+    return _write_all(folder, chain(own, _documents(job.report, [name for name in formats if name not in (TEXT, CSV)])))
 
 
 # ---- tune -----------------------------------------------------------------------------------------------------------

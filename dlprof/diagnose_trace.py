@@ -108,7 +108,7 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
 def _pooled(ranks: Sequence[Rank]) -> tuple[Table, list[int]]:
     """Causes of each step and its number: the mean over ranks that ran the same steps, else one after the other."""
     numbers = [tuple(step.index for step in rank.steps.used) for rank in ranks]
-    if len(ranks) > 1 and len(set(numbers)) == 1 and len({rank.origin.rank for rank in ranks}) == len(ranks):
+    if len(ranks) > 1 and len(set(numbers)) == 1 and _distinct(ranks):
         return np.mean([rank.table.causes for rank in ranks], axis=0), list(numbers[0])
     return np.concatenate([rank.table.causes for rank in ranks]), [each for own in numbers for each in own]
 
@@ -253,7 +253,11 @@ def _advise(
     advice, refusals = advise(findings)
     asked = float(np.mean([rank.table.measures.request.mean() for rank in ranks])) if alone else 0.0
     more: Answer = start_workers(findings, asked)
-    return ([more, *advice] if isinstance(more, Advice) else advice), refusals
+    if not isinstance(more, Advice):
+        return advice, refusals
+    # Where something else holds the step up, that comes first.
+    first = judgement.bottleneck in (Bottleneck.INPUT_PIPELINE, Bottleneck.INCONCLUSIVE)
+    return ([more, *advice] if first else [*advice, more]), refusals
 
 
 def _advice_row(advice: Advice, device: str) -> AdviceRow:
@@ -305,12 +309,12 @@ def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[st
         return [], [Notice("trace-one-rank", 1, {"ranks": first.world_size})] if alone else [], {}
     found = waits(ranks)
     # Several spans of time of one rank have nothing to wait for in each other.
-    compared = found.matched > 0 and len({rank.origin.rank for rank in ranks}) == len(ranks)
+    compared = found.matched > 0 and _distinct(ranks)
     rows = []
     for place, rank in enumerate(ranks):
         mean = rank.table.causes.mean(axis=0) / _MS if len(rank.table.causes) else np.zeros(len(CAUSES))
         row: dict[str, Any] = {
-            "rank": rank.origin.rank if rank.origin.rank is not None else rank.facts.get("process", place),
+            "rank": _label(rank),
             "file": rank.origin.file,
             "steps": len(rank.steps.used),
             "step_ms": float(mean.sum()),
@@ -322,7 +326,7 @@ def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[st
         if compared:
             row["waited_for_others_ms"] = float(found.waited_ns[place]) / _MS
             most = int(np.argmax(found.matrix_ns[place]))
-            row["waited_most_for"] = _label(ranks[most], most) if found.matrix_ns[place, most] > 0 else None
+            row["waited_most_for"] = _label(ranks[most]) if found.matrix_ns[place, most] > 0 else None
             row["others_waited_for_it_ms"] = float(found.caused_ns[place]) / _MS
         rows.append(row)
     notices = []
@@ -337,14 +341,19 @@ def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[st
         }
         notices.append(Notice("trace-ranks-wait", 1, values))
         if late is not None:
-            named = {"rank": _label(ranks[late], late), "waited_ms": float(found.caused_ns[late]) / _MS}
+            named = {"rank": _label(ranks[late]), "waited_ms": float(found.caused_ns[late]) / _MS}
             notices.append(Notice("trace-straggler", 1, named))
     said = {"waits_between_ranks_ms": (found.matrix_ns / _MS).round(3).tolist()} if compared else {}
     return rows, notices, said
 
 
-def _label(rank: Rank, place: int) -> int | str:
-    return rank.origin.rank if rank.origin.rank is not None else str(rank.facts.get("process", place))
+def _label(rank: Rank) -> int | str:
+    return rank.origin.rank if rank.origin.rank is not None else str(rank.facts.get("process", rank.origin.worker))
+
+
+def _distinct(ranks: Sequence[Rank]) -> bool:
+    """Whether these are ranks, and not several spans of time of one."""
+    return len({_label(rank) for rank in ranks}) == len(ranks)
 
 
 def _host(rank: Rank) -> str:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_public_names() -> None:
-    assert sorted(dlprof.__all__) == ["__version__", "iterate", "profile", "span"]
+    assert sorted(dlprof.__all__) == ["__version__", "iterate", "profile", "read_trace", "span"]
     assert all(getattr(dlprof, name) is not None for name in dlprof.__all__)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class Rank:
         workers: 0 where batches are made in this process, -1 where the loader has workers, None where it is not seen.
         unrecorded: Why the device's idle time means nothing: ``kernels-missing``, ``thinned-out``, or empty.
         facts: What else was seen, as it goes into the report.
+        began_ns: First event by the wall clock, as far as the trace has one,
+        ended_ns: and the end of the last.
         notices: What a reader has to know.
     """
 
@@ -67,6 +69,8 @@ class Rank:
     workers: int | None
     unrecorded: str
     facts: dict[str, Any]
+    began_ns: int
+    ended_ns: int
     notices: tuple[Notice, ...] = field(default=())
 
     def share(self, cause: Cause) -> float:
@@ -108,9 +112,10 @@ def _analyse(
         workers=trace_facts.workers_seen(scope),
         unrecorded=unrecorded,
         facts=_facts(trace, scope, used, table, top) | ({"process": str(scope.pid)} if several else {}),
+        began_ns=trace.origin.base_ns + int(trace.events.start_ns.min()),
+        ended_ns=trace.origin.base_ns + int(trace.events.end_ns.max()),
     )
-    notices = (*trace.notices, *_notices(rank, only))
-    return Rank(**{name: getattr(rank, name) for name in Rank.__slots__ if name != "notices"}, notices=notices)
+    return replace(rank, notices=(*trace.notices, *_notices(rank, only)))
 
 
 def _collectives(scope: Scope, steps: tuple[TraceStep, ...]) -> Collectives:

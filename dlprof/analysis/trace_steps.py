@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.trace_scope import Scope
-from dlprof.model.trace import Activity, Events
+from dlprof.model.trace import ON_DEVICE, Activity, Events
 
 _STUB = 0.1
 """Part of the median step below which a step is the rest of a profiler's window."""
@@ -168,8 +168,8 @@ def _between(borders: npt.NDArray[np.int64]) -> list[TraceStep]:
 
 
 def _repeated(device: Events) -> npt.NDArray[np.int64]:
-    """Starts of the kernel that comes once a step: the one that comes most seldom of those that come regularly."""
-    kernels = device.of(Activity.KERNEL)
+    """Starts of what the device does once a step: the most seldom of what it does regularly."""
+    kernels = device.of(*ON_DEVICE)
     best: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
     if not len(kernels):
         return best

@@ -11,6 +11,7 @@ import click
 from dlprof import __version__
 from dlprof.cli import argv as run_argv
 from dlprof.cli import terminal
+from dlprof.cli.analyze import analyze
 from dlprof.cli.compare import compare
 from dlprof.cli.explain import explain
 from dlprof.cli.options import HELP_NAMES
@@ -27,6 +28,7 @@ _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would
   dlprof run -- torchrun train.py      or whatever starts it
   dlprof report dlprof-runs/train-...  make its report again
   dlprof compare BEFORE AFTER          did a change help, or was it chance
+  dlprof analyze x.pt.trace.json.gz    anybody's torch.profiler trace, or a folder of them
   dlprof tune train.py                 try loader settings for real, keep what is measured
   dlprof explain ID                    what an advice, a notice or an error means
 
@@ -55,6 +57,7 @@ cli.add_command(report)
 cli.add_command(compare)
 cli.add_command(explain)
 cli.add_command(tune)
+cli.add_command(analyze)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

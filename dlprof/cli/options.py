@@ -15,12 +15,14 @@ from dlprof.model.bounds import NAMES, Bound, parse_bound
 HELP_NAMES = ("-h", "--help")
 FORMATS = ("html", "pdf", "json", "md", "txt")
 STDOUT = "-"
+ANALYZE_FORMATS = (*FORMATS, "csv")
 DEFAULT_FORMATS = ("html", "pdf", "json", "md")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
+_WHOLE = re.compile(r"[0-9]{1,15}")
 _DURATION = re.compile(r"([0-9]{1,6})([smh])")
 _WITHOUT_UNIT = re.compile(r"[0-9]{1,6}")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -83,9 +85,16 @@ class DurationType(click.ParamType[int]):
 
 
 class FormatsType(click.ParamType[tuple[str, ...]]):
-    """Names of report formats, separated by commas."""
+    """Names of report formats, separated by commas.
+
+    Args:
+        known: Those that there are.
+    """
 
     name = "formats"
+
+    def __init__(self, known: tuple[str, ...] = FORMATS) -> None:
+        self.known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the formats in the order given, each once."""
@@ -93,9 +102,24 @@ class FormatsType(click.ParamType[tuple[str, ...]]):
             return value
         names = [name.strip() for name in str(value).split(",")]
         for name in names:
-            if name not in FORMATS:
-                self.fail(f"there is no format {name!r}, only {', '.join(FORMATS)}", param, ctx)
+            if name not in self.known:
+                self.fail(f"there is no format {name!r}, only {', '.join(self.known)}", param, ctx)
         return tuple(dict.fromkeys(names))
+
+
+class StepRangeType(click.ParamType[tuple[int, int] | None]):
+    """Numbers of steps, ``A:B``: from A up to, and without, B."""
+
+    name = "steps"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int] | None:
+        """Return the first number and the one behind the last."""
+        if isinstance(value, tuple):
+            return value
+        first, colon, behind = str(value).partition(":")
+        if not colon or not _WHOLE.fullmatch(first) or not _WHOLE.fullmatch(behind) or int(first) >= int(behind):
+            self.fail(f"{value} is not of the form A:B with A below B, as in 3:8", param, ctx)
+        return int(first), int(behind)
 
 
 class FolderType(click.ParamType[str]):
@@ -305,6 +329,31 @@ COMPARE_OPTIONS = (
     ),
     Option("--force", "Overwrite the comparison that is in DIR."),
     REPORT_OPTIONS[2],
+)
+
+
+ANALYZE_OPTIONS = (
+    Option(
+        "--only-steps",
+        "Steps that count, by their numbers: from A up to, and without, B.",
+        StepRangeType(),
+        "A:B",
+    ),
+    Option("--top", "Kernels, operators and calls that are named.", CountType(1), "N", "10"),
+    Option("--max-size", "JSON that a trace may hold, once decompressed.", CountType(1), "MB", "8000"),
+    Option(
+        "--out",
+        "Folder for the reports; - prints one.  [default: dlprof-runs/NAME-TIME]",
+        FolderType(stdout=True),
+        "DIR|-",
+    ),
+    Option("--force", "Overwrite the reports that are in DIR."),
+    Option(
+        "--format",
+        f"Of {','.join(ANALYZE_FORMATS)}; txt alone is printed.  [default: html,pdf,json,md; with --out -: txt]",
+        FormatsType(ANALYZE_FORMATS),
+        "LIST",
+    ),
 )
 
 

@@ -132,6 +132,35 @@ def prepare_result(out: str | None, name: str, *, force: bool) -> RunFolder:
         raise _not_writable(base, error) from error
 
 
+def free_report_folder(out: str | None, name: str, *, force: bool) -> Path:
+    """A folder for reports on something that was not run here; it is not made yet.
+
+    Args:
+        out: As given with ``--out``; None for a new folder under ``dlprof-runs/``.
+        name: What is reported on, for the new folder's name.
+        force: Whether reports in ``out`` are overwritten.
+
+    Raises:
+        UsageError: The folder is in use or cannot be written.
+    """
+    if out is None:
+        base = Path(RUNS) / f"{_file_name(name)}-{_stamp(None)}"
+        taken = (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
+        return next(path for path in itertools.chain([base], taken) if not path.exists())
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+    used = os.listdir(folder) if folder.exists() else []
+    ours = any(f"report.{name}" in used for name in FORMATS)
+    if used and not (force and ours):
+        hint = "name another --out, or overwrite the reports in it with --force" if ours else "name another --out"
+        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        raise UsageError("out-not-writable", f"cannot write to {folder}", "name another folder with --out")
+    return folder
+
+
 def launched_rank(environ: Mapping[str, str]) -> int | None:
     """This process's rank among several, None where there is only one."""
     rank = environ.get("RANK", "")

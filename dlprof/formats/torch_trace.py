@@ -392,6 +392,7 @@ def _origin(path: Path, top: dict[str, msgspec.Raw]) -> Origin:
     rank = ranks.get("rank")
     return Origin(
         file=path.name,
+        folder=str(path.parent),
         rank=rank if isinstance(rank, int) else _rank_in(path.name),
         world_size=ranks["world_size"] if isinstance(ranks.get("world_size"), int) else 1,
         worker=_ENDING.sub("", path.name),

@@ -115,6 +115,7 @@ class Origin:
 
     Attributes:
         file: Name of the file.
+        folder: Where it lies.
         rank: Rank of its process, None where it is not one of several or that is not said.
         world_size: Number of ranks, 1 where nothing else is said.
         worker: Name of the process, from the file's name; empty where that has none.
@@ -124,6 +125,7 @@ class Origin:
     """
 
     file: str
+    folder: str = ""
     rank: int | None = None
     world_size: int = 1
     worker: str = ""

@@ -16,6 +16,7 @@ from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.pdf import render_pdf
 from dlprof.render.text import Summary, render_text, summary
+from dlprof.render.trace import render_brief
 from dlprof.render.tune import render_tune, tune_lines
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Renderer",
     "Summary",
     "compare_lines",
+    "render_brief",
     "render_compare",
     "render_each",
     "render_html",

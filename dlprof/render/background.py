@@ -23,6 +23,11 @@ from dlprof.render.plain import name, setting, text
 ENVIRONMENT_ROWS = 60
 RANK_ROWS = 64
 GPUS = 16
+_METHOD_OF_TRACE = (
+    "Read from a trace that torch.profiler exported. Every moment of a step has one cause, the first that holds: the "
+    "device computes; it copies; the training loop waits for a batch; a collective runs; the host waits for the "
+    "device; operators run on the host, or launch; Python. Removing a cause is taken to save its part."
+)
 
 
 def background(report: Report) -> list[Section | None]:
@@ -65,7 +70,7 @@ def _settings(report: Report) -> Section | None:
 
 def _environment(report: Report) -> Section | None:
     gpus = report.environment.get("gpus")
-    others = {key: value for key, value in report.environment.items() if key not in ("gpus", "spans")}
+    others = {key: value for key, value in report.environment.items() if key not in ("gpus", "spans", "trace")}
     facts = [Fact(*labelled(key, value)) for key, value in flat(others)]
     if report.run.command:
         facts.insert(0, Fact("command", name(" ".join(report.run.command), 400)))
@@ -177,6 +182,9 @@ def _often(number: int) -> str:
 def _method(report: Report) -> Section:
     run, overhead = report.run, report.overhead
     blocks: list[Block] = []
+    if "trace" in report.environment:
+        made = (Fact("Steps", count(run.steps_measured)), Fact("Made by", f"dlprof {name(report.dlprof, 40)}"))
+        return Section("method", "How it was measured", (Prose(_METHOD_OF_TRACE), Facts("The analysis", made)))
     if run.steps_measured:
         sentence = (
             "A step is one batch taken by the training loop. Step times and the wait for input come from "

@@ -21,6 +21,7 @@ from dlprof.render.select import (
     steps_per_bar,
     worker_forecasts,
 )
+from dlprof.render.trace import trace_section
 from dlprof.render.wording import cause_name, component_name, device_word
 
 SLOWEST_STEPS = 5
@@ -61,6 +62,7 @@ def build(
         _loader(report),
         _forecast(report),
         _device(report),
+        trace_section(report),
         *background(report),
     ]
     return tuple(section for section in found if section is not None)

@@ -1,0 +1,225 @@
+"""What is particular to the report on somebody's trace: the section on what it shows, and the few lines of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlprof.model.report import Report
+from dlprof.render.blocks import Block, Fact, Facts, Prose, Section, Table
+from dlprof.render.numbers import count, is_number, milliseconds, number, percent, size_bytes
+from dlprof.render.plain import name
+from dlprof.render.select import budget_rows
+from dlprof.render.wording import advice_title, cause_name
+
+BRIEF_WIDTH = 110
+_HEADLINE_LINES, _NOTICE_LINES, _MOST_LINES = 3, 2, 9
+_ROWS = 20
+
+_REASONS = {
+    "input": "the training loop waits for a batch",
+    "synchronization": "the host waits for the device",
+    "allocator": "memory is being allocated",
+    "launch": "operators run on the host, or launch",
+    "python": "Python of the training loop",
+}
+_SHORT = {
+    "input": "input",
+    "synchronization": "synchronising",
+    "allocator": "allocating",
+    "launch": "launching",
+    "python": "Python",
+}
+_BEARS_ON_RESULT = (
+    "trace-truncated",
+    "trace-queue-drained",
+    "trace-straggler",
+    "trace-ranks-wait",
+    "trace-kernels-missing",
+    "trace-thinned-out",
+    "trace-step-ahead",
+    "trace-without-workers",
+    "trace-one-rank",
+    "trace-cut-by-nothing",
+    "trace-cut-by-kernels",
+    "trace-cut-by-optimizer",
+    "trace-cut-by-loader",
+    "trace-step-warm-up",
+    "trace-step-stub",
+)
+"""Notices in the order in which the few lines have room for them."""
+
+
+def trace_facts(report: Report) -> Mapping[str, Any] | None:
+    """What was seen in a trace beside the step; None in the report of a run."""
+    found = report.environment.get("trace")
+    return found if isinstance(found, dict) else None
+
+
+# ---- the section ---------------------------------------------------------------------------------------------------
+
+
+def trace_section(report: Report) -> Section | None:
+    """What the trace shows; None in the report of a run."""
+    facts = trace_facts(report)
+    if facts is None:
+        return None
+    blocks: list[Block] = []
+    if len(report.ranks) > 1:
+        blocks.append(Prose("Of one rank, the first; how the ranks differ stands under “Ranks”."))
+    blocks.append(Facts("The trace", tuple(_file_facts(facts))))
+    idle = facts.get("idle_ms_per_step") or {}
+    if idle:
+        rows = tuple((_REASONS.get(key, key), milliseconds(value)) for key, value in idle.items() if value > 0)
+        blocks.append(_table("Why the device is idle", ("While", "per step"), "tn", rows))
+    overlapped = tuple(_overlap_facts(facts))
+    if overlapped:
+        blocks.append(Facts("Launches, copies and collectives", overlapped))
+    blocks += _lists(facts)
+    return Section("trace", "What the trace shows", tuple(blocks))
+
+
+def _file_facts(facts: Mapping[str, Any]) -> Iterator[Fact]:
+    yield Fact("File", name(facts.get("file"), 120))
+    if facts.get("files", 1) > 1:
+        yield Fact("Files", count(facts["files"]))
+    yield Fact("Events", count(facts.get("events")))
+    yield Fact("Text", size_bytes(facts.get("json_bytes")))
+    yield Fact("Steps in it", count(facts.get("steps_in_trace")))
+
+
+def _overlap_facts(facts: Mapping[str, Any]) -> Iterator[Fact]:
+    launches = facts.get("launches") or {}
+    if launches:
+        yield Fact("Kernels per step", count(launches.get("kernels_per_step")))
+        yield Fact("Median kernel", _microseconds(launches.get("kernel_us_p50")))
+        yield Fact("From launch to start, median", _microseconds(launches.get("delay_us_p50")))
+    exposed, hidden = facts.get("exposed_ms_per_step") or {}, facts.get("hidden_ms_per_step") or {}
+    labels = {"communication": "Collectives", "h2d": "Copies to the device", "d2h": "Copies from the device"}
+    for key, label in labels.items():
+        if exposed.get(key) or hidden.get(key):
+            beside = f", {milliseconds(hidden[key])} beside it" if hidden.get(key) else ""
+            yield Fact(label, f"{milliseconds(exposed.get(key))} per step while nothing computes{beside}")
+
+
+def _lists(facts: Mapping[str, Any]) -> Iterator[Block]:
+    waiting = facts.get("synchronizing_calls") or []
+    if waiting:
+        rows = tuple(
+            (
+                name(row["name"], 60),
+                name(row["where"], 90) if row.get("where") else "not recorded",
+                milliseconds(row["ms_per_step"]),
+                number(row["calls_per_step"]),
+            )
+            for row in waiting[:_ROWS]
+        )
+        yield _table("Calls that wait for the device", ("Call", "From", "per step", "calls per step"), "ccnn", rows)
+    operators = facts.get("operators") or []
+    if operators:
+        spent = tuple(
+            (name(row["name"], 90), milliseconds(row["self_ms_per_step"]), number(row["calls_per_step"]))
+            for row in operators[:_ROWS]
+        )
+        head = ("Operator", "itself, per step", "calls per step")
+        yield _table("Operators that take the host's time", head, "cnn", spent)
+    named = facts.get("annotations") or []
+    if named:
+        rows = tuple(
+            (
+                name(row["name"], 90),
+                milliseconds(row["ms_per_step"]),
+                number(row["calls_per_step"]),
+                percent(row["device_busy_ratio"]),
+            )
+            for row in named[:_ROWS]
+        )
+        yield Prose(
+            "What the script calls parts of its work. The device's record is what counts: a part that is called "
+            "loading, and in which the device is busy, waits for the device."
+        )
+        yield _table("Named by the script", ("Name", "per step", "calls per step", "device busy"), "cnnn", rows)
+
+
+def _table(caption: str, head: tuple[str, ...], columns: str, rows: tuple[tuple[str, ...], ...]) -> Table:
+    kinds = {"t": "text", "n": "number", "c": "code"}
+    return Table(caption, head, tuple(kinds[letter] for letter in columns), rows)  # type: ignore[misc]
+
+
+def _microseconds(value: Any) -> str:
+    return f"{number(value)} µs" if is_number(value) else "not known"
+
+
+# ---- the few lines -------------------------------------------------------------------------------------------------
+
+
+def render_brief(report: Report) -> str:
+    """The report on a trace in under ten lines.
+
+    Args:
+        report: Composed or loaded from its JSON.
+    """
+    verdict, step = report.verdict, report.step
+    lines = _wrapped(name(verdict.headline, 600), _HEADLINE_LINES)
+    steps = report.run.steps_measured
+    times = ", ".join(
+        f"{label} {milliseconds(value)}"
+        for label, value in (("mean", step.mean_ms), ("median", step.p50_ms), ("95th percentile", step.p95_ms))
+        if value is not None
+    )
+    counted = f"{count(steps)} step{'' if steps == 1 else 's'}"
+    lines.append(f"Step: {times or 'not measured'} ({counted}, {verdict.confidence.value} confidence)")
+    parts = [f"{cause_name(row.cause)} {percent(row.share)}" for row in budget_rows(report) if row.share >= 0.005]
+    if parts:
+        lines += _wrapped(f"Goes to: {', '.join(parts)}", 2)
+    lines += _device_line(report)
+    lines += _ranks_line(report)
+    if report.advice:
+        best = report.advice[0]
+        lines += _wrapped(f"Advice: {advice_title(best.id, best.from_, best.to)}", 1)
+    texts = {notice.slug: notice.text for notice in report.notices}
+    for slug in _BEARS_ON_RESULT:
+        if slug in texts and len(lines) < _MOST_LINES:
+            lines += _wrapped(f"Note: {name(texts[slug], 400)}", min(_NOTICE_LINES, _MOST_LINES - len(lines)))
+    return "\n".join(lines[:_MOST_LINES]) + "\n"
+
+
+def _device_line(report: Report) -> list[str]:
+    device, facts = report.device, trace_facts(report) or {}
+    if device is None:
+        return []
+    idle = facts.get("idle_ms_per_step") or {}
+    reasons = [
+        f"{_SHORT.get(key, key)} {milliseconds(value)}"
+        for key, value in sorted(idle.items(), key=lambda item: -item[1])
+        if step_share(report, value) >= 0.01
+    ]
+    line = f"Device: busy {percent(device.busy_ratio)}, idle {milliseconds(device.idle_ms_per_step)} per step"
+    line += f" ({', '.join(reasons)})" if reasons else ""
+    if device.h2d_bytes_per_step and device.h2d_gb_per_s:
+        line += f"; copies {size_bytes(device.h2d_bytes_per_step)} per step at {number(device.h2d_gb_per_s)} GB/s"
+        if device.h2d_pageable_ratio is not None:
+            line += f", {percent(device.h2d_pageable_ratio)} from pageable memory"
+    return _wrapped(line, 2)
+
+
+def _ranks_line(report: Report) -> list[str]:
+    rows = report.ranks
+    if len(rows) < 2:
+        return []
+    fast, slow = (choose(rows, key=lambda row: row["step_ms"]) for choose in (min, max))
+    line = (
+        f"Ranks: {count(len(rows))}; step {milliseconds(fast['step_ms'])} (rank {fast['rank']}) to "
+        f"{milliseconds(slow['step_ms'])} (rank {slow['rank']})"
+    )
+    return _wrapped(line, 1)
+
+
+def step_share(report: Report, ms: float) -> float:
+    """A time as a share of the mean step, 0 without one."""
+    return ms / report.step.mean_ms if report.step.mean_ms else 0.0
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    return textwrap.wrap(text, BRIEF_WIDTH, subsequent_indent="  ", max_lines=max(most, 1), placeholder=" …")
