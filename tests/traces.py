@@ -32,6 +32,7 @@ CAUSE_OF = {
     "launch": Cause.KERNEL_LAUNCH,
     "operator": Cause.KERNEL_LAUNCH,
     "allocate": Cause.KERNEL_LAUNCH,
+    "save": Cause.CHECKPOINT,
     "python": Cause.PYTHON,
 }
 """What each part of a step counts as."""
@@ -96,6 +97,8 @@ class Maker:
             self.launched(name, start, end, "gpu_memcpy", COPY_STREAM, bytes=end - start)
         elif what == "python":
             self.host("train.py(3): <module>", start, end, "python_function")
+        elif what == "save":
+            self.host("torch/serialization.py(944): save", start, end, "python_function")
         else:
             name, category = {
                 "synchronize": ("cudaStreamSynchronize", "cuda_runtime"),

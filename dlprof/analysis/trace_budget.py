@@ -108,7 +108,12 @@ def _by_cause(scope: Scope, asked: Intervals, on_device: bool) -> list[tuple[Cau
     operators = host.of(Activity.OPERATOR).covered()
     if not on_device:
         # On a CPU, operators outside a request for a batch are the model's.
-        return [(Cause.DEVICE_COMPUTE, subtract(operators, asked)), (Cause.INPUT_WAIT, asked)]
+        saving = host.of(Activity.CHECKPOINT).covered()
+        return [
+            (Cause.DEVICE_COMPUTE, subtract(operators, asked)),
+            (Cause.INPUT_WAIT, asked),
+            (Cause.CHECKPOINT, saving),
+        ]
     calls = host.of(Activity.LAUNCH, Activity.ALLOCATOR).covered()
     return [
         # A copy within the device, or filling its memory, is the device's own work.
@@ -118,6 +123,7 @@ def _by_cause(scope: Scope, asked: Intervals, on_device: bool) -> list[tuple[Cau
         (Cause.COMMUNICATION, device.of(Activity.COLLECTIVE).covered()),
         (Cause.SYNCHRONIZATION, host.of(Activity.SYNCHRONIZE).covered()),
         (Cause.KERNEL_LAUNCH, _either(operators, calls)),
+        (Cause.CHECKPOINT, host.of(Activity.CHECKPOINT).covered()),
     ]
 
 

@@ -167,7 +167,8 @@ def workers_seen(scope: Scope) -> int | None:
 def device_not_recorded(scope: Scope) -> bool:
     """Whether kernels were launched and nothing says what became of them."""
     calls = scope.host.of(Activity.LAUNCH)
-    calls = calls.where(np.array(["Launch" in scope.name(int(each)) for each in calls.name_id], dtype=bool))
+    launching = np.array(["Launch" in name for name in scope.names], dtype=bool)
+    calls = calls.where(launching[calls.name_id])
     if not len(calls):
         return False
     return len(scope.device) < _WITHOUT_KERNELS * len(calls)

@@ -20,7 +20,7 @@ _WARM_UP = 3.0
 _AHEAD = 0.1
 """Of a first step, by how much the device falls further behind in it, from which the step is too short."""
 _LEAST_REPEATS = 3
-_NUMBER = re.compile(r"#(\d{1,9})$")
+_NUMBER = re.compile(r"[# ](\d{1,9})$")
 _STEADY = 0.05
 """Spread of the number of kernels between two of one name, over its mean, up to which that name marks steps."""
 

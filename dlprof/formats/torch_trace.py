@@ -45,6 +45,14 @@ _OF_KIND = {
 _STEP = re.compile(r"ProfilerStep\*?#?\d*$")
 _REQUEST = re.compile(r"enumerate\(DataLoader\)#|_BaseDataLoaderIter\.__next__")
 _OPTIMIZER = re.compile(r"Optimizer\.step#")
+_SAVE = re.compile(r"torch/serialization\.py\(\d+\): save$")
+_OF_OURS = {
+    ("dlprof.loop", "next(loader)"): Activity.NEXT,
+    ("dlprof.loop", "optimizer.step"): Activity.OPTIMIZER,
+    ("dlprof.loop", "torch.save"): Activity.CHECKPOINT,
+}
+"""What dlprof's own traces have; of their steps only those count that torch.profiler saw."""
+_STEP_OF_OURS = re.compile(r"traced step \d+$")
 # The autograd profiler before Kineto gave no category: processes are called so, and streams "stream 7".
 _OLD_HOST = re.compile(r"CPU functions", re.IGNORECASE)
 _OLD_DEVICE = re.compile(r"CUDA functions|^stream\b", re.IGNORECASE)
@@ -349,7 +357,10 @@ def _as_number(key: Any) -> int | str:
 def _activity(category: str, name: str) -> int:
     """The activity of an event with a category, ``_NOTHING`` where it says nothing about where time goes."""
     if category == "python_function":
-        return Activity.FRAME
+        return Activity.CHECKPOINT if _SAVE.search(name) else Activity.FRAME
+    if category.startswith("dlprof."):
+        traced = category == "dlprof.step" and _STEP_OF_OURS.match(name)
+        return Activity.STEP if traced else _OF_OURS.get((category, name), _NOTHING)
     if category in FILL_CATEGORIES:
         return Activity.FILL
     if category.startswith("gpu_user"):
@@ -416,6 +427,8 @@ def _rank_in(name: str) -> int | None:
 
 def _notices(text: EventText, table: _Table) -> Iterator[Notice]:
     damage = text.damage
+    if "dlprof" in text.top:
+        yield Notice("trace-of-dlprof")
     if damage.truncated:
         read = {"events": table.seen, "megabytes": round(text.json_bytes / 1e6, 1)}
         yield Notice("trace-truncated", 1, read | {"compressed": damage.compressed})

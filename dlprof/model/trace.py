@@ -39,6 +39,7 @@ class Activity(IntEnum):
     """What a script calls a part of its own work."""
     FRAME = 24
     """A call of a Python function."""
+    CHECKPOINT = 25
 
 
 ON_DEVICE = (

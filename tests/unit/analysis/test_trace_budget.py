@@ -112,6 +112,7 @@ _PRECEDENCE: list[tuple[Cause, tuple[Activity, ...]]] = [
     (Cause.COMMUNICATION, (Activity.COLLECTIVE,)),
     (Cause.SYNCHRONIZATION, (Activity.SYNCHRONIZE,)),
     (Cause.KERNEL_LAUNCH, (Activity.OPERATOR, Activity.LAUNCH, Activity.ALLOCATOR)),
+    (Cause.CHECKPOINT, (Activity.CHECKPOINT,)),
 ]
 WINDOW = 120
 spans = st.tuples(st.sampled_from(sorted(Activity)), st.integers(0, WINDOW), st.integers(0, 60), st.integers(0, 2))
@@ -143,8 +144,10 @@ def slow_budget(rows, steps) -> list[dict[Cause, int]]:
                 first = next((cause for cause, what in _PRECEDENCE if now & set(what)), None)
             elif Activity.NEXT in now:
                 first = Cause.INPUT_WAIT
+            elif Activity.OPERATOR in now:
+                first = Cause.DEVICE_COMPUTE
             else:
-                first = Cause.DEVICE_COMPUTE if Activity.OPERATOR in now else None
+                first = Cause.CHECKPOINT if Activity.CHECKPOINT in now else None
             causes[first or (Cause.PYTHON if seen else Cause.OTHER)] += 1
         found.append(causes)
     return found

@@ -7,9 +7,13 @@ import json
 import pickle
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dlprof.analysis.trace_rank import analyse
 from dlprof.errors import UnreadableInputError
 from dlprof.formats import json_events
 from dlprof.formats.torch_trace import read_trace
@@ -192,6 +196,7 @@ def test_names_of_two_generations_mean_the_same(tmp_path):
         event("Optimizer.step#SGD.step", 7, cat="user_annotation"),
         event("Load Data", 8, cat="user_annotation"),
         event("train.py(3): <module>", 8, cat="python_function"),
+        event("torch/serialization.py(944): save", 8, cat="python_function"),
         event("ac2g", 8, cat="ac2g"),
     ]
     expected = [
@@ -211,6 +216,7 @@ def test_names_of_two_generations_mean_the_same(tmp_path):
         Activity.OPTIMIZER,
         Activity.ANNOTATION,
         Activity.FRAME,
+        Activity.CHECKPOINT,
     ]
     trace = read(tmp_path, {"traceEvents": new})
     assert trace.events.activity.tolist() == expected
@@ -245,6 +251,28 @@ def test_the_profiler_before_kineto_gave_no_category_and_no_arguments(tmp_path):
         ("AddBackward0", Activity.OPERATOR),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", Activity.NEXT),
     ]
+
+
+def test_of_dlprofs_own_traces_the_steps_under_torch_profiler_are_read(tmp_path):
+    steps = 2_000_000_001
+    events = [
+        event("step 4", 0, 10, "dlprof.step", tid=steps),
+        event("torch.profiler is on", 10, 20, "dlprof.step", tid=steps),
+        event("traced step 5", 10, 20, "dlprof.step", tid=steps),
+        event("next(loader)", 10, 5, "dlprof.loop"),
+        event("collate_fn", 10, 5, "dlprof.data", pid=8, tid=8),
+        event("aten::mm", 15, 5),
+    ]
+    trace = read(tmp_path, {"traceEvents": events, "dlprof": {"rank": 0}})
+    assert [(name, what) for name, what, *_ in rows(trace)] == [
+        ("traced step 5", Activity.STEP),
+        ("next(loader)", Activity.NEXT),
+        ("aten::mm", Activity.OPERATOR),
+    ]
+    assert slugs(trace) == {"trace-of-dlprof"}
+    (rank,) = analyse(trace)
+    assert [(each.index, each.duration_ns) for each in rank.steps.all] == [(5, 20_000)]
+    assert rank.table.measures.request.tolist() == [5000]
 
 
 def test_ids_that_are_text_here_and_numbers_there_are_one_lane(tmp_path):
@@ -419,3 +447,30 @@ def test_progress_goes_up_to_the_size_of_the_file(tmp_path, monkeypatch):
     read_trace(path, progress=lambda done, size: told.append((done, size)))
     assert told[-1] == (path.stat().st_size, path.stat().st_size)
     assert told == sorted(told)
+
+
+# ---- any damage ----------------------------------------------------------------------------------------------------
+
+ODD = [b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"NaN", b"1e400", b"null", b"\xff", b"9" * 25, b'"ts": [],']
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(["object", "array", "kineto", "compact", "gzip"]),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 40), st.sampled_from([*ODD, b""])), max_size=6),
+    st.sampled_from([200, 2**20]),
+)
+def test_whatever_is_wrong_with_a_trace_it_is_read_or_refused(tmp_path_factory, layout, changes, block):
+    data = LAYOUTS[layout](some_events(30))
+    for place, removed, added in changes:
+        at = int(place * len(data))
+        data = data[:at] + added + data[at + removed :]
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    path.write_bytes(data)
+    with mock.patch.object(json_events, "BLOCK_BYTES", block):
+        try:
+            trace = read_trace(path)
+        except UnreadableInputError:
+            return
+    assert len(trace.events) <= trace.seen
+    assert (trace.events.end_ns >= trace.events.start_ns).all()
