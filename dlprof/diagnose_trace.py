@@ -82,7 +82,7 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
             batches_per_optimizer_step=None,
             device=name,
             device_name=ranks[0].origin.devices[0] if ranks[0].origin.devices and device else None,
-            world_size=max(rank.origin.world_size for rank in ranks),
+            world_size=max(len({rank.origin.rank for rank in ranks}), *(rank.origin.world_size for rank in ranks)),
             exit=Exit(0, ExitReason.SCRIPT_ENDED),
         ),
         verdict=_verdict(judgement, step, parts, name),

@@ -23,6 +23,8 @@ from dlprof.model.report import Report
 
 _NAMED_AS_TRACES = (".trace.json", ".trace.json.gz")
 _MAY_BE_TRACES = (".json", ".json.gz")
+_REPORTS = ("report.json", "tune.json")
+"""What dlprof itself leaves in folders that are analysed."""
 _SIDE_BY_SIDE_BYTES = 20_000_000
 """Files smaller than that together are read sooner than processes are started."""
 
@@ -105,7 +107,7 @@ def trace_files(source: Path) -> list[Path]:
         return [source]
     inside = sorted(path for path in source.rglob("*") if path.is_file())
     for endings in (_NAMED_AS_TRACES, _MAY_BE_TRACES):
-        found = [path for path in inside if path.name.endswith(endings)]
+        found = [path for path in inside if path.name.endswith(endings) and path.name not in _REPORTS]
         if found:
             return found
     raise UnreadableInputError(

@@ -10,6 +10,7 @@ from dlprof.analysis.trace_rank import Rank
 
 _APART_NS = 600 * 10**9
 """Time between two traces of one job at most: a job that runs anew later is another one."""
+_RANK_FOLDER = re.compile(r"(rank|worker|node)?[-_]?\d+", re.IGNORECASE)
 _NUMBERED = re.compile(r"((?:rank|worker)[-_. ]?)\d+", re.IGNORECASE)
 
 
@@ -48,11 +49,15 @@ def job_name(job: Sequence[Rank]) -> str:
 def _kind(rank: Rank) -> Hashable:
     """What all traces of one job have in common."""
     origin = rank.origin
+    folder = PurePath(origin.folder)
+    if _RANK_FOLDER.fullmatch(folder.name):
+        # One folder a rank.
+        folder = folder.parent
     if origin.world_size > 1:
-        return origin.folder, origin.world_size, origin.devices
+        return folder, origin.world_size, origin.devices
     numberless = _NUMBERED.sub(r"\1#", origin.worker)
     # Processes of one file are one job.
-    return origin.folder, numberless if origin.rank is not None else origin.worker
+    return folder, numberless if origin.rank is not None else origin.worker
 
 
 def _belongs(rank: Rank, job: Sequence[Rank]) -> bool:

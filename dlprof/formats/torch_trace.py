@@ -404,7 +404,7 @@ def _origin(path: Path, top: dict[str, msgspec.Raw]) -> Origin:
     return Origin(
         file=path.name,
         folder=str(path.parent),
-        rank=rank if isinstance(rank, int) else _rank_in(path.name),
+        rank=rank if isinstance(rank, int) else _rank_in(path),
         world_size=ranks["world_size"] if isinstance(ranks.get("world_size"), int) else 1,
         worker=_ENDING.sub("", path.name),
         devices=tuple(str(name) for name in names if name),
@@ -420,8 +420,9 @@ def _value(raw: msgspec.Raw) -> Any:
         return None
 
 
-def _rank_in(name: str) -> int | None:
-    found = _RANK.search(name) or _WORKER_NUMBER.search(name)
+def _rank_in(path: Path) -> int | None:
+    name = path.name
+    found = _RANK.search(name) or _WORKER_NUMBER.search(name) or _RANK.search(path.absolute().parent.name)
     return int(found[1]) if found else None
 
 

@@ -121,6 +121,12 @@ def test_force_overwrites_reports_and_nothing_else(capsys):
     analyze(capsys, name, "--out", "there", "--format", "md", "--force")
 
 
+def test_what_dlprof_left_in_a_folder_is_no_bad_trace(capsys):
+    write("traces/a.json", trace(WAITING))
+    analyze(capsys, "traces", "--out", "traces/reports", "--format", "json")
+    analyze(capsys, "traces", "--format", "txt")
+
+
 # ---- what is no trace ----------------------------------------------------------------------------------------------
 
 
@@ -183,6 +189,18 @@ def test_ranks_of_one_job_make_one_report_that_says_who_is_late(capsys):
     assert report.run.world_size == 4
     texts = [notice.text for notice in report.notices if notice.slug == "trace-straggler"]
     assert texts == ["Rank 2 arrives last at the collectives: the others wait 5 ms per step for it."]
+
+
+@pytest.mark.parametrize("place", ["rank{}/trace.json", "rank{}/pytorch.pt.trace.json", "trace_rank{}.json"])
+@pytest.mark.parametrize("said", [True, False])
+def test_ranks_are_known_by_what_the_trace_says_or_by_the_names_of_files_and_folders(capsys, place, said):
+    for rank in range(3):
+        document = trace(step(compute=ms(9), all_reduce=ms(1)) * 3, rank=rank if said else None, ranks=3)
+        write("job/" + place.format(rank), document)
+    out, _ = analyze(capsys, "job", "--out", "-", "--format", "json")
+    report = decode_report(out.encode())
+    assert [row["rank"] for row in report.ranks] == [0, 1, 2]
+    assert report.run.world_size == 3
 
 
 def test_jobs_of_one_folder_are_told_apart(capsys):
