@@ -19,7 +19,7 @@ from dlprof.analysis.partition import CAUSES, Partition, Table
 from dlprof.analysis.steps import drift
 from dlprof.analysis.trace_budget import as_partition
 from dlprof.analysis.trace_rank import Rank
-from dlprof.analysis.trace_ranks import straggler, waits
+from dlprof.analysis.trace_ranks import Waits, straggler, waits
 from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
@@ -49,7 +49,7 @@ _DOUBTS = ("drift", "trace-truncated", "trace-cut-by-kernels", "trace-cut-by-not
 """Notices that make a verdict less than certain."""
 _HOST_AND_PROCESS = re.compile(r"(.+)_\d+$")
 _HOST = (Cause.PYTHON, Cause.KERNEL_LAUNCH, Cause.SYNCHRONIZATION, Cause.CHECKPOINT)
-_MICROSECONDS = 1e3
+_WORTH_SAYING = 0.05
 
 
 def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
@@ -59,17 +59,21 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
         ranks: At least one; several are ranks, or spans of time, of one job.
         command: What is named as what was analysed: the file or folder.
     """
-    table, steps = _pooled(ranks)
-    parts = _partition(ranks, table)
+    found = _waits(ranks)
+    late = straggler(found, _mean_step_ns(ranks)) if found is not None else None
+    # A job is as fast as the rank that the others wait for: what holds that one up is what bounds the job, and not
+    # the others' waiting.
+    subject = list(ranks) if late is None else [ranks[late]]
+    table, steps = _pooled(subject)
+    parts = _partition(subject, table)
     model_steps = _steps(table, steps)
     judgement, notices = _judge(ranks, parts, model_steps)
-    device = _device([rank.device for rank in ranks if rank.device is not None])
+    device = _device([rank.device for rank in subject if rank.device is not None])
     budget = sections.budget(parts)
     step = _step_times(table, parts)
     name = _device_name(ranks)
-    advice, refusals = _advise(ranks, parts, judgement, device)
-    rows, rank_notices, waiting = _ranks(ranks, parts)
-    notices += rank_notices
+    advice, refusals = _advise(subject, parts, judgement, device)
+    notices += _rank_notices(ranks, found, late)
     return Report(
         schema=SCHEMA,
         dlprof=__version__,
@@ -88,15 +92,15 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
         verdict=_verdict(judgement, step, parts, name),
         step=step,
         budget=budget,
-        totals=ranks[0].totals if len(ranks) == 1 else Totals(),
+        totals=subject[0].totals if len(subject) == 1 else Totals(),
         device=device,
         input=None,
         forecast=[],
         advice=[_advice_row(each, name) for each in advice],
         not_advised=[NotAdvised(each.id, wording.why_not(each.id, each.reason, **each.values)) for each in refusals],
         steps=sections.step_rows(model_steps),
-        ranks=rows,
-        environment={"trace": _facts(ranks) | waiting},
+        ranks=_rank_rows(ranks, found),
+        environment={"trace": _facts(ranks, subject[0], found)},
         notices=[NoticeRow(each.slug, each.count, wording.notice_text(each.slug, **each.values)) for each in notices],
         overhead=Overhead(None, None, 0),
     )
@@ -293,25 +297,34 @@ def _device(found: Sequence[Device]) -> Device | None:
     )
 
 
-def _facts(ranks: Sequence[Rank]) -> dict[str, Any]:
-    """Of a job those of its first rank, which say more than a mean of lists would."""
-    first = ranks[0]
-    facts: dict[str, Any] = {"file": first.origin.file, "files": len({rank.origin.file for rank in ranks})}
-    facts |= {"steps_from": str(first.steps.cut_by), "steps_in_trace": len(first.steps.all)}
-    return facts | first.facts
+def _facts(ranks: Sequence[Rank], of: Rank, found: Waits | None) -> dict[str, Any]:
+    """Of a job those of one rank, which say more than a mean of lists would."""
+    facts: dict[str, Any] = {"file": of.origin.file, "files": len({rank.origin.file for rank in ranks})}
+    facts |= {"steps_from": str(of.steps.cut_by), "steps_in_trace": len(of.steps.all)}
+    if len(ranks) > 1:
+        facts["of_rank"] = _label(of)
+    if found is not None:
+        facts["waits_between_ranks_ms"] = (found.matrix_ns / _MS).round(3).tolist()
+    return facts | of.facts
 
 
-def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[str, Any]], list[Notice], dict[str, Any]]:
-    """One row a rank; what stands out; and who waits for whom."""
-    first = ranks[0].origin
-    if len(ranks) < 2:
-        alone = first.world_size > 1 and ranks[0].share(Cause.COMMUNICATION) >= 0.05
-        return [], [Notice("trace-one-rank", 1, {"ranks": first.world_size})] if alone else [], {}
-    found = waits(ranks)
+def _waits(ranks: Sequence[Rank]) -> Waits | None:
+    """Who waits for whom; None where there is nothing to compare."""
     # Several spans of time of one rank have nothing to wait for in each other.
-    compared = found.matched > 0 and _distinct(ranks)
+    if len(ranks) < 2 or not _distinct(ranks):
+        return None
+    found = waits(ranks)
+    return found if found.matched else None
+
+
+def _mean_step_ns(ranks: Sequence[Rank]) -> float:
+    return float(np.mean([rank.table.causes.sum(axis=1).mean() for rank in ranks if len(rank.table.causes)]))
+
+
+def _rank_rows(ranks: Sequence[Rank], found: Waits | None) -> list[dict[str, Any]]:
+    """One row a rank; none for a single one."""
     rows = []
-    for place, rank in enumerate(ranks):
+    for place, rank in enumerate(ranks if len(ranks) > 1 else ()):
         mean = rank.table.causes.mean(axis=0) / _MS if len(rank.table.causes) else np.zeros(len(CAUSES))
         row: dict[str, Any] = {
             "rank": _label(rank),
@@ -323,28 +336,33 @@ def _ranks(ranks: Sequence[Rank], parts: Partition | None) -> tuple[list[dict[st
             "input_wait_ms": float(mean[CAUSES.index(Cause.INPUT_WAIT)]),
             "host_ms": float(sum(mean[CAUSES.index(cause)] for cause in _HOST)),
         }
-        if compared:
+        if found is not None:
             row["waited_for_others_ms"] = float(found.waited_ns[place]) / _MS
             most = int(np.argmax(found.matrix_ns[place]))
-            row["waited_most_for"] = _label(ranks[most]) if found.matrix_ns[place, most] > 0 else None
+            row["waited_most_for"] = str(_label(ranks[most])) if found.matrix_ns[place, most] > 0 else "none"
             row["others_waited_for_it_ms"] = float(found.caused_ns[place]) / _MS
         rows.append(row)
-    notices = []
-    if compared and parts is not None:
-        late = straggler(found, parts.mean.step_ns)
-        mean_wait = float(found.waited_ns.mean())
-        communication = parts.mean.ns[Cause.COMMUNICATION]
-        values = {
-            "waited_ms": mean_wait / _MS,
-            "communication_ms": communication / _MS,
-            "collectives": found.matched,
-        }
-        notices.append(Notice("trace-ranks-wait", 1, values))
-        if late is not None:
-            named = {"rank": _label(ranks[late]), "waited_ms": float(found.caused_ns[late]) / _MS}
-            notices.append(Notice("trace-straggler", 1, named))
-    said = {"waits_between_ranks_ms": (found.matrix_ns / _MS).round(3).tolist()} if compared else {}
-    return rows, notices, said
+    return rows
+
+
+def _rank_notices(ranks: Sequence[Rank], found: Waits | None, late: int | None) -> list[Notice]:
+    """What stands out when ranks are compared, or that there is only one of several."""
+    first = ranks[0]
+    if len(ranks) == 1 and first.origin.world_size > 1 and first.share(Cause.COMMUNICATION) >= _WORTH_SAYING:
+        return [Notice("trace-one-rank", 1, {"ranks": first.origin.world_size})]
+    if found is None:
+        return []
+    communication = np.mean([rank.share(Cause.COMMUNICATION) for rank in ranks]) * _mean_step_ns(ranks)
+    values = {
+        "waited_ms": float(found.waited_ns.mean()) / _MS,
+        "communication_ms": float(communication) / _MS,
+        "collectives": found.matched,
+    }
+    notices = [Notice("trace-ranks-wait", 1, values)]
+    if late is not None:
+        named = {"rank": _label(ranks[late]), "waited_ms": float(found.caused_ns[late]) / _MS}
+        notices.append(Notice("trace-straggler", 1, named))
+    return notices
 
 
 def _label(rank: Rank) -> int | str:

@@ -16,6 +16,7 @@ from dlprof.render.wording import advice_title, cause_name
 BRIEF_WIDTH = 110
 _HEADLINE_LINES, _NOTICE_LINES, _MOST_LINES = 3, 2, 9
 _ROWS = 20
+_LONG_US = 1000
 
 _REASONS = {
     "input": "the training loop waits for a batch",
@@ -67,7 +68,7 @@ def trace_section(report: Report) -> Section | None:
         return None
     blocks: list[Block] = []
     if len(report.ranks) > 1:
-        blocks.append(Prose("Of one rank, the first; how the ranks differ stands under “Ranks”."))
+        blocks.append(Prose(f"Of rank {name(facts.get('of_rank'), 40)}; how the ranks differ stands under “Ranks”."))
     blocks.append(Facts("The trace", tuple(_file_facts(facts))))
     idle = facts.get("idle_ms_per_step") or {}
     if idle:
@@ -148,7 +149,9 @@ def _table(caption: str, head: tuple[str, ...], columns: str, rows: tuple[tuple[
 
 
 def _microseconds(value: Any) -> str:
-    return f"{number(value)} µs" if is_number(value) else "not known"
+    if not is_number(value):
+        return "not known"
+    return f"{number(value)} µs" if value < _LONG_US else milliseconds(value / 1000)
 
 
 # ---- the few lines -------------------------------------------------------------------------------------------------

@@ -6,11 +6,19 @@ The numbers of the first three follow cases measured on two cores (text, images 
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import traces
+from builders import ms, us
+
 from dlprof import __version__
+from dlprof.analysis.trace_rank import Rank, analyse
+from dlprof.diagnose_trace import diagnose_trace
+from dlprof.formats.torch_trace import read_trace
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, ExitReason
 from dlprof.model.report import (
     SCHEMA,
@@ -459,10 +467,24 @@ def hostile() -> Report:
     )
 
 
+def trace() -> Report:
+    """Traces of two ranks, of which the second waits for its input and the first for the second."""
+    late = traces.step(input=ms(14), h2d=ms(1), operator=ms(3), compute=ms(20), all_reduce=ms(1), python=us(400)) * 12
+    early = traces.step(input=us(90), h2d=ms(1), operator=ms(3), compute=ms(20), all_reduce=ms(15), python=us(400)) * 12
+    ranks: list[Rank] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, marks in enumerate((early, late)):
+            path = Path(folder) / f"rank{rank}.pt.trace.json"
+            path.write_bytes(traces.text(traces.trace(marks, rank=rank, ranks=2)))
+            ranks += analyse(read_trace(path))
+    return replace(diagnose_trace(ranks, ["traces"]), created="2026-11-20T10:15:00+00:00", host="node-3")
+
+
 CASES: dict[str, Callable[[], Report]] = {
     "tokenizer": tokenizer,
     "images": images,
     "compute": compute,
     "short": short,
     "hostile": hostile,
+    "trace": trace,
 }

@@ -33,6 +33,11 @@ SAYS = {
     ],
     "images": ["decoding keeps the training loop waiting", "Decode fewer pixels", "train_images.py:31"],
     "compute": ["the GPU is busy for 91 % of it", "tuning the loader will not help", "Leave the DataLoader as it is"],
+    "trace": [
+        "Rank 1 arrives last at the collectives: the others wait 14.0 ms per step for it.",
+        "the training loop waits for a batch",
+        "dlprof run --steps 50 train.py shows which part of the data work it is",
+    ],
     "short": ["Inconclusive: only 3 steps were measured", "ValueError: expected sequence of length 12"],
 }
 

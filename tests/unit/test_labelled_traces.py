@@ -150,7 +150,8 @@ def test_eight_ranks_in_one_report():
     # By the labels rank 7 waits 1.6 ms in collectives and rank 1 waits 11.1 ms, nearly all of it for others.
     assert rows[1]["communication_ms"] == pytest.approx(11.06, abs=0.05)
     assert rows[1]["waited_for_others_ms"] == pytest.approx(11, abs=0.5)
-    assert rows[1]["waited_most_for"] == 7
+    assert rows[1]["waited_most_for"] == "7"
     assert max(rows.values(), key=lambda row: row["others_waited_for_it_ms"])["rank"] == 7
     assert {"trace-ranks-wait", "trace-straggler"} <= {notice.slug for notice in report.notices}
-    assert report.verdict.bottleneck in ("host_overhead", "communication", "inconclusive", "balanced")
+    # By the labels the job is bound by launching, with skew between ranks.
+    assert report.verdict.bottleneck == "host_overhead"

@@ -184,11 +184,14 @@ def test_ranks_of_one_job_make_one_report_that_says_who_is_late(capsys):
     out, _ = analyze(capsys, "job", "--out", "-", "--format", "json")
     report = decode_report(out.encode())
     assert [row["rank"] for row in report.ranks] == [0, 1, 2, 3]
-    assert [row["waited_most_for"] for row in report.ranks] == [2, 2, None, 2]
+    assert [row["waited_most_for"] for row in report.ranks] == ["2", "2", "none", "2"]
     assert report.ranks[0]["waited_for_others_ms"] == pytest.approx(5)
     assert report.run.world_size == 4
     texts = [notice.text for notice in report.notices if notice.slug == "trace-straggler"]
-    assert texts == ["Rank 2 arrives last at the collectives: the others wait 5 ms per step for it."]
+    assert texts[0].startswith("Rank 2 arrives last at the collectives: the others wait 5 ms per step for it.")
+    # What bounds the job is what holds that rank up, and not the others' waiting.
+    assert report.verdict.bottleneck == "device_compute"
+    assert report.verdict.share == pytest.approx(9 / 10.1)
 
 
 @pytest.mark.parametrize("place", ["rank{}/trace.json", "rank{}/pytorch.pt.trace.json", "trace_rank{}.json"])
