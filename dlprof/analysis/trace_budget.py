@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,13 @@ class Budget:
     causes: Table
     measures: Measures
     on_device: bool
+
+    def rows(self, mask: npt.NDArray[np.bool_]) -> Budget:
+        """The budget of the steps that ``mask`` selects."""
+        columns = {item.name: getattr(self.measures, item.name) for item in fields(Measures)}
+        idle = {reason: spent[mask] for reason, spent in columns.pop("idle").items()}
+        measures = Measures(**{name: column[mask] for name, column in columns.items()}, idle=idle)
+        return Budget(self.causes[mask], measures, self.on_device)
 
 
 def cut(scope: Scope, steps: tuple[TraceStep, ...]) -> Budget:

@@ -97,7 +97,8 @@ def _analyse(
 ) -> Rank:
     steps = find_steps(scope, truncated=truncated, only=only)
     used = steps.used
-    table, everything = cut(scope, used), cut(scope, steps.all)
+    everything = cut(scope, steps.all)
+    table = everything.rows(np.array([step.left_out is None for step in steps.all], dtype=bool))
     unrecorded = "kernels-missing" if trace_facts.device_not_recorded(scope) else ""
     unrecorded = unrecorded or ("thinned-out" if trace_facts.thinned_out(scope) else "")
     device = trace_facts.device(scope, used, table, top)

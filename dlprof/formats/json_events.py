@@ -129,10 +129,10 @@ class EventText:
         reader = _Pieces(decode, loose, self.damage)
         closed = False
         for block in blocks:
-            pending += block
             if closed:
+                pending += block
                 continue
-            events, pending, closed = reader.take(pending)
+            events, pending, closed = reader.take(pending, block)
             yield from events
             if not closed and len(pending) > _HEAD_BYTES:
                 break
@@ -276,19 +276,25 @@ class _Pieces:
         self._loose = loose
         self._damage = damage
 
-    def take(self, text: bytes) -> tuple[list[list[Event]], bytes, bool]:
+    def take(self, pending: bytes, block: bytes = b"") -> tuple[list[list[Event]], bytes, bool]:
         """The whole events that stand at the beginning of a text.
+
+        Args:
+            pending: What was left of the text before.
+            block: What comes next.
 
         Returns:
             The events; what is left of the text; whether the list of events has ended, and the rest stands after it.
         """
-        cut = text.rfind(_BETWEEN)
+        cut = block.rfind(_BETWEEN)
         if cut >= 0:
+            whole = b"".join((b"[", pending, memoryview(block)[: cut + 4], b"]"))
             try:
-                return [self._decode(b"[" + text[: cut + 4] + b"]")], text[cut + 5 :], False
+                return [self._decode(whole)], block[cut + 5 :], False
             except msgspec.MsgspecError:
                 # Laid out otherwise, or something is wrong with it.
                 pass
+        text = pending + block
         borders = _borders(text)
         if not len(borders.ends):
             left, closed = (text, False) if borders.close is None else (text[borders.close + 1 :], True)
