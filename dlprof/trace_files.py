@@ -145,7 +145,15 @@ def _read_all(files: Sequence[Path], options: Options, progress: Progress | None
 
 
 def _read(path: Path, options: Options, progress: Callable[[int, int], None] | None = None) -> list[Rank]:
-    return analyse(read_trace(path, options.max_json_mb, progress), options.only_steps, options.top)
+    ranks = analyse(read_trace(path, options.max_json_mb, progress), options.only_steps, options.top)
+    if options.only_steps is not None and not any(rank.steps.used for rank in ranks):
+        numbers = [step.index for rank in ranks for step in rank.steps.all]
+        raise UnreadableInputError(
+            "no-such-steps",
+            f"{path} has no steps {options.only_steps[0]}:{options.only_steps[1]}",
+            f"its steps are numbered {min(numbers)} to {max(numbers)}",
+        )
+    return ranks
 
 
 def _read_there(path: Path, options: Options) -> list[Rank] | tuple[str, str, str, int]:

@@ -85,6 +85,12 @@ def test_only_some_steps(capsys):
     assert report.verdict.bottleneck == "device_compute"
 
 
+def test_steps_that_are_not_there_are_said(capsys):
+    name = write("a.pt.trace.json", trace(WAITING))
+    _, err = analyze(capsys, name, "--only-steps", "12:20", status=70)
+    assert err.splitlines() == ["dlprof: a.pt.trace.json has no steps 12:20", "  its steps are numbered 0 to 11"]
+
+
 @pytest.mark.parametrize(("top", "named"), [("1", 1), ("20", 2)])
 def test_as_many_names_as_asked_for(capsys, top, named):
     name = write("a.pt.trace.json", trace(step(compute=ms(3), all_reduce=ms(2), python=ms(1)) * 3))
