@@ -471,7 +471,7 @@ def test_a_loader_that_is_made_anew_is_to_be_made_once(persistent: bool) -> None
 @pytest.mark.parametrize("made_anew", [False, True])
 def test_persistent_workers_are_pasted_where_there_is_something_to_keep(made_anew: bool) -> None:
     how = advice_text("raise-num-workers", "num_workers", 0, 2, (1.4, 1.5, 1.6), (), {"made_anew": made_anew})
-    assert ("prefetch_factor=2, persistent_workers=True)" in how) is not made_anew
+    assert ("    DataLoader(..., num_workers=2, persistent_workers=True)" in how) is not made_anew
     assert ("Make the loader once" in how) is made_anew
 
 
