@@ -42,7 +42,7 @@ from dlprof.formats.recording import (
     read_recording,
     training_process,
 )
-from dlprof.formats.report_json import decode_report, encode_report
+from dlprof.formats.report_json import decode_report, encode_report, is_report
 from dlprof.formats.settings_file import load_settings
 from dlprof.formats.torch_trace import read_trace
 from dlprof.formats.trace_writer import write_trace
@@ -412,7 +412,7 @@ def compare_to_files(
     """Compare two runs and write the result.
 
     Args:
-        before: The first: a run's folder, its ``run.dlprof``, or a ``report.json``.
+        before: The first: a run's folder, its ``run.dlprof``, a ``report.json``, a trace, or a folder of one job's.
         after: The second, likewise.
         folder: Where to; it is there.
         formats: Which; JSON is ``compare.json``.
@@ -447,17 +447,19 @@ def compare_document(before: Path, after: Path, format_: str) -> bytes:
 
 
 def _compared(before: Path, after: Path) -> Compare:
-    first, second = (Subject.of(run_file.printable(str(path)), _run_or_report(path)) for path in (before, after))
+    first, second = (Subject.of(run_file.printable(str(path)), _saved(path)) for path in (before, after))
     return compare_runs(first, second, datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds"))
 
 
-def _run_or_report(source: Path) -> Profile | Report:
-    """A run; where only its ``report.json`` is left, that."""
-    file = source / REPORT_JSON if source.is_dir() else source
-    saved = source.is_dir() and ((source / run_file.NAME).exists() or (source / RECORDING).exists())
-    if saved or file.suffix != ".json":
+def _saved(source: Path) -> Profile | Report | Job:
+    """A run; where only its ``report.json`` is left, that; else a trace, or the traces of one job."""
+    inside = any((source / name).exists() for name in (run_file.NAME, RECORDING))
+    if inside or source.suffix == Path(run_file.NAME).suffix:
         return load(source)
+    file = source / REPORT_JSON if source.is_dir() else source
     try:
+        if not file.exists() or not (file.name == REPORT_JSON or is_report(file)):
+            return _one_job(source)
         return decode_report(file.read_bytes())
     except (OSError, ValueError) as error:
         raise UnreadableInputError(
@@ -465,6 +467,24 @@ def _run_or_report(source: Path) -> Profile | Report:
             f"{file} cannot be read as a dlprof report: {error}",
             "Give a run's folder, its run.dlprof, or its report.json.",
         ) from error
+
+
+def _one_job(source: Path) -> Job:
+    try:
+        found = analyze(source, TraceOptions())
+    except UnreadableInputError as error:
+        raise UnreadableInputError(
+            "not-a-run", f"{source} is not a run, and there is no trace in it", "name a run's folder or a trace"
+        ) from error
+    if len(found.jobs) > 1:
+        raise UnreadableInputError(
+            "several-jobs",
+            f"there are traces of {len(found.jobs)} jobs in {source}",
+            "name one trace, or the folder of one job",
+        )
+    if not found.jobs:
+        raise found.failures[0]
+    return found.jobs[0]
 
 
 def _compare_documents(found: Compare, formats: Sequence[str]) -> Iterator[tuple[str, bytes | DlprofError]]:

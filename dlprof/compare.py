@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from dlprof import __version__
 from dlprof.analysis.machine import FULL
+from dlprof.analysis.partition import CAUSES
 from dlprof.analysis.sample import sample_of, sample_of_report
 from dlprof.diagnose import FORECAST_SETTINGS, diagnose, forecast_settings
 from dlprof.model.compare import (
@@ -31,6 +34,7 @@ from dlprof.model.profile import Profile
 from dlprof.model.report import Forecast, Report
 from dlprof.render.view import ended
 from dlprof.render.wording import compare_conclusion, compare_text
+from dlprof.trace_files import Job
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH
 from dlprof.whatif.two_runs import LEAST_STEPS, compare_samples, direction
 
@@ -44,27 +48,32 @@ _LEAST_TAKEN, _LEAST_LOAD = 0.1, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One of the runs to compare.
+    """One of the runs to compare, or of the traces.
 
     Attributes:
         name: As it was named.
         report: What is said of it.
-        profile: The run itself; None where only its report is there.
+        profile: The run itself; None where only its report is there, and of a trace.
+        sample: What was measured step by step.
+        script: What was run, without its arguments; empty where that is not known.
+        arguments: What it was given.
     """
 
     name: str
     report: Report
     profile: Profile | None
+    sample: Sample
+    script: str = ""
+    arguments: str = ""
 
     @classmethod
-    def of(cls, name: str, found: Profile | Report) -> Subject:
-        """A run, from what was saved of it."""
-        return cls(name, found, None) if isinstance(found, Report) else cls(name, diagnose(found), found)
-
-    @property
-    def sample(self) -> Sample:
-        """What was measured step by step."""
-        return sample_of_report(self.report) if self.profile is None else sample_of(self.profile)
+    def of(cls, name: str, found: Profile | Report | Job) -> Subject:
+        """A run, from what was saved of it, or a job's traces."""
+        if isinstance(found, Job):
+            return cls(name, found.report, None, sample_of_job(found))
+        if isinstance(found, Report):
+            return cls(name, found, None, sample_of_report(found), *_started(found.run.command))
+        return cls(name, diagnose(found), found, sample_of(found), *_started(found.run.command))
 
     @property
     def samples_per_step(self) -> float | None:
@@ -100,24 +109,23 @@ class Subject:
         """The training loop's loader's settings in force."""
         return self.report.input.loader if self.report.input else {}
 
-    @property
-    def script(self) -> str:
-        """What was run, without its arguments."""
-        return self._split()[0]
 
-    @property
-    def arguments(self) -> str:
-        """What it was given."""
-        return " ".join(self._split()[1])
+def _started(command: Sequence[str]) -> tuple[str, str]:
+    for place, word in enumerate(command):
+        if word == "-m" and place + 1 < len(command):
+            return command[place + 1], " ".join(command[place + 2 :])
+        if word.endswith(".py"):
+            return os.path.basename(word), " ".join(command[place + 1 :])
+    return (os.path.basename(command[0]), " ".join(command[1:])) if command else ("", "")
 
-    def _split(self) -> tuple[str, list[str]]:
-        command = self.report.run.command
-        for place, word in enumerate(command):
-            if word == "-m" and place + 1 < len(command):
-                return command[place + 1], command[place + 2 :]
-            if word.endswith(".py"):
-                return os.path.basename(word), command[place + 1 :]
-        return (os.path.basename(command[0]), command[1:]) if command else ("", [])
+
+def sample_of_job(job: Job) -> Sample:
+    """The steps of a trace that count, cause by cause; of several ranks only their lengths."""
+    rows = [row for row in job.rows if row["left_out"] is None]
+    if len(job.report.steps) != len(rows):
+        return sample_of_report(job.report)
+    columns = {cause: np.array([row[f"{cause.value}_ms"] for row in rows], dtype=np.float64) for cause in CAUSES}
+    return Sample(np.array([row["ms"] for row in rows], dtype=np.float64), columns)
 
 
 def compare_runs(before: Subject, after: Subject, created: str) -> Compare:
@@ -316,7 +324,7 @@ def _cautions(
     if machine := [fact.what for fact in facts if fact.what in _MACHINE]:
         yield caution("other-machine", what=machine)
     yield from _load_caution(before, after, caution)
-    if None in (before.profile, after.profile):
+    if any(not side.sample.causes_ms for side in (before, after)):
         yield caution("report-only")
 
 

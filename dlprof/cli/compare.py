@@ -12,22 +12,20 @@ import click
 from dlprof.cli import terminal
 from dlprof.cli.options import COMPARE_OPTIONS, DEFAULT_FORMATS, STDOUT, with_options
 from dlprof.cli.report import WrittenReports, find_run, one_format
-from dlprof.cli.run_folder import prepare_result
+from dlprof.cli.run_folder import is_run, prepare_result
 from dlprof.errors import EXIT_FAILED, DlprofError
 
-_REPORT = "report.json"
 
-
-@click.command(short_help="Compare two saved runs.")
+@click.command(short_help="Compare two saved runs, or two traces.")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
 @with_options(COMPARE_OPTIONS)
 def compare(before: str, after: str, out: str | None, force: bool, formats: tuple[str, ...] | None) -> int:
-    """Compare two saved runs: the step, its causes, the loader's settings.
+    """Compare two saved runs, or two traces: the step, its causes, the loader's settings.
 
     BEFORE and AFTER are folders that 'dlprof run' wrote, the run.dlprof in one, or a report.json, which knows no
-    intervals for causes. What differs is told from chance, and printed; the whole is written to files. With
-    '--out -' one document is printed instead.
+    intervals for causes; or traces of torch.profiler, or folders of them. What differs is told from chance, and
+    printed; the whole is written to files. With '--out -' one document is printed instead.
     """
     sources = _find(before), _find(after)
     if out == STDOUT:
@@ -62,7 +60,8 @@ def _find(name: str) -> Path:
     """What BEFORE or AFTER names.
 
     Raises:
-        UnreadableInputError: There is no such file or folder, or it is no run.
+        UnreadableInputError: There is no such file or folder.
     """
     path = Path(name)
-    return path if path.is_dir() and (path / _REPORT).is_file() else find_run(name)
+    # What is no run may be a trace, or hold some.
+    return path if path.exists() and not is_run(path) else find_run(name)

@@ -10,6 +10,8 @@ import msgspec
 from dlprof.model.report import SCHEMA, Report
 
 SCHEMA_FILE = "report-1.schema.json"
+_HEAD = 200
+"""Bytes of a file within which its schema is named, as its first field."""
 
 
 def encode_report(report: Report) -> bytes:
@@ -27,6 +29,16 @@ def decode_report(data: bytes) -> Report:
         return msgspec.convert(_python_names(msgspec.json.decode(data)), type=Report)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file says that it is a report, of whatever version; the rest of it is not looked at.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return SCHEMA.partition("/")[0].encode() in file.read(_HEAD)
 
 
 def report_schema() -> dict[str, Any]:

@@ -33,7 +33,7 @@ SAYS = {
         "Different scripts: train_text.py and train_images.py",
         "Different batch sizes: 16 and 32 samples a step. All times are per sample.",
         "Different machines: host, usable cores differ.",
-        "Of a run only report.json is there",
+        "only its report.json is there",
     ],
     "nothing-measured": [
         "The two runs cannot be told apart",
