@@ -72,8 +72,8 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
     budget = sections.budget(parts)
     step = _step_times(table, parts)
     name = _device_name(ranks)
-    advice, refusals = _advise(subject, parts, judgement, device)
     notices += _rank_notices(ranks, found, late)
+    advice, refusals = _advise(subject, parts, judgement, device, notices)
     return Report(
         schema=SCHEMA,
         dlprof=__version__,
@@ -233,7 +233,11 @@ def _merged(ranks: Sequence[Rank]) -> list[Notice]:
 
 
 def _advise(
-    ranks: Sequence[Rank], parts: Partition | None, judgement: Judgement, device: Device | None
+    ranks: Sequence[Rank],
+    parts: Partition | None,
+    judgement: Judgement,
+    device: Device | None,
+    notices: Sequence[Notice],
 ) -> tuple[list[Advice], list[Refusal]]:
     if parts is None or any(rank.unrecorded for rank in ranks):
         return [], []
@@ -252,6 +256,7 @@ def _advise(
         suggested_workers=None,
         without={},
         waits_ms={},
+        notices={notice.slug: notice.values for notice in notices},
         device=device,
     )
     advice, refusals = advise(findings)

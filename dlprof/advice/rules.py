@@ -159,9 +159,13 @@ def _vectorize_collate(findings: Findings) -> Answer:
     collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
     if isinstance(answer, Advice) and collate_fn.startswith("torch.utils.data."):
         return Refusal("vectorize-collate", "torchs-own")
-    if isinstance(answer, Advice):
-        return _unless_elsewhere(answer, collate_fn, findings)
-    return answer
+    if not isinstance(answer, Advice):
+        return answer
+    if findings.facts.python_tokenizer_ratio >= data.IN_PYTHON:
+        # Such a tokenizer is told apart by looks, and what that leaves to collate_fn is as uncertain as it is small.
+        share = findings.facts.python_tokenizer_ratio
+        return Refusal("vectorize-collate", "after-tokenizer", {"share": share})
+    return _unless_elsewhere(answer, collate_fn, findings)
 
 
 def _unless_elsewhere(advice: Advice, collate_fn: str, findings: Findings) -> Answer:
@@ -222,6 +226,7 @@ RULES: dict[str, Rule] = {
     "remove-host-syncs": step.remove_host_syncs,
     "fuse-small-kernels": step.fuse_small_kernels,
     "gradient-checkpointing-or-zero3": step.gradient_checkpointing_or_zero3,
+    "balance-ranks": step.balance_ranks,
     "use-mixed-precision": step.use_mixed_precision,
     "raise-batch-size": step.raise_batch_size,
     "stop-tuning-input": _stop_tuning_input,

@@ -102,6 +102,18 @@ def gradient_checkpointing_or_zero3(findings: Findings) -> Answer:
     return Advice("gradient-checkpointing-or-zero3", None, None, None, None, tuple(evidence))
 
 
+def balance_ranks(findings: Findings) -> Answer:
+    """The other ranks wait for one in the collectives; what makes it late may not be known, so no gain is forecast."""
+    late = findings.notices.get("trace-straggler")
+    if late is None or findings.mean is None:
+        return None
+    evidence = (
+        Evidence("waits_for_the_late_rank", round(late["waited_ms"], 3), "ms"),
+        Evidence("waits_for_the_late_rank_ratio", round(late["waited_ms"] * 1e6 / findings.mean.step_ns, 4), "ratio"),
+    )
+    return Advice("balance-ranks", None, None, None, None, evidence)
+
+
 def _filled(findings: Findings) -> float | None:
     """Part of a device's memory that was in use at most, of the fullest one; None where that is not known."""
     gpus: list[dict[str, Any]] = findings.environment.get("gpus") or []

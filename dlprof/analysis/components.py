@@ -165,6 +165,8 @@ def _set_tokenizing_apart(wall: Table, cpu: Table, no_core: Table, part: npt.NDA
 
 def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, Timeline]) -> _Waited:
     spent = np.zeros((len(MAKING), COLUMNS))
+    # On a core, in looks that found lines: what share of it they are says nothing of the others.
+    placed = np.zeros(len(MAKING))
     blocked_looks = np.zeros(len(MAKING))
     lines: dict[tuple[int, Frame], npt.NDArray[np.float64]] = {}
     named: list[list[tuple[Frame, float]]] = [[] for _ in MAKING]
@@ -177,6 +179,7 @@ def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, 
         for component, stack, amount in zip(column.tolist(), timeline.stack[looks].tolist(), amounts, strict=True):
             where = profile.samples.stacks[stack]
             for frame in where.frames[:1]:
+                placed[component] += amount[ON_CPU]
                 lines[component, frame] = lines.get((component, frame), np.zeros(COLUMNS)) + amount
                 if where.in_fetch and in_tokenizer(where):
                     named[component].append((frame, float(amount[ON_CPU])))
@@ -187,13 +190,13 @@ def _waited_for(profile: Profile, fetches: Spans, inner: Spans, seen: dict[int, 
     for (component, _), amount in lines.items():
         if amount[list(WAITING[Component.STORAGE_IO])].any():
             reading[component] += min(amount[IN_KERNEL], amount[ON_CPU])
-    reading = np.where(enough[:, 0], reading / np.maximum(spent[:, ON_CPU], 1), 0.0)
+    reading = np.where(enough[:, 0], reading / np.maximum(placed, 1), 0.0)
     tokenizing = np.array([time_in_python(looks) if len(looks) >= FEWEST_LOOKS else 0.0 for looks in named])
     tokenizing[MAKING.index(Component.TOKENIZER)] = 0.0
     return _Waited(
         np.where(enough, kinds / np.maximum(known, 1), 0.0),
         np.minimum(reading, 1.0),
-        np.minimum(tokenizing / np.maximum(spent[:, ON_CPU], 1), 1.0),
+        np.minimum(tokenizing / np.maximum(placed, 1), 1.0),
     )
 
 

@@ -194,7 +194,7 @@ def tokenizer() -> Report:
         not_advised=[
             NotAdvised("pin-memory", why_not("pin-memory", "no-device")),
             NotAdvised("raise-prefetch-factor", why_not("raise-prefetch-factor", "no-workers")),
-            NotAdvised("vectorize-collate", why_not("vectorize-collate", "not-the-cause", share=0.011)),
+            NotAdvised("vectorize-collate", why_not("vectorize-collate", "torchs-own")),
         ],
         steps=steps_like(61.9, 38.4, 50, 10, {17: 1.5}),
         ranks=[],

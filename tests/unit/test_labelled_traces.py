@@ -153,5 +153,6 @@ def test_eight_ranks_in_one_report():
     assert rows[1]["waited_most_for"] == "7"
     assert max(rows.values(), key=lambda row: row["others_waited_for_it_ms"])["rank"] == 7
     assert {"trace-ranks-wait", "trace-straggler"} <= {notice.slug for notice in report.notices}
+    assert "balance-ranks" in {row.id for row in report.advice}
     # By the labels the job is bound by launching, with skew between ranks.
     assert report.verdict.bottleneck == "host_overhead"

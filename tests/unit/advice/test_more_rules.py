@@ -173,6 +173,12 @@ def on_device(accelerator: bool = True, **shares: float) -> Findings:
     return findings(mean=step_of(**shares), accelerator=accelerator)
 
 
+def late_rank(waited_ms: float) -> Findings:
+    """The other ranks wait so long, in each step of 100 ms."""
+    mean = Breakdown(1e8, {Cause.OTHER: 1e8}, {Cause.OTHER: "light"})
+    return findings(mean=mean, notices={"trace-straggler": {"rank": 7, "waited_ms": waited_ms}})
+
+
 def files_up_to(hard: int | None, failure: str = "") -> Findings:
     """1328 open files are needed and 1327 allowed."""
     found = files(1327, failure)
@@ -248,6 +254,7 @@ FIRES = {
     "checkpoint-less-often": [on_device(accelerator=False, checkpoint=0.3), on_device(checkpoint=WORTH_SHARE)],
     "remove-host-syncs": [on_device(synchronization=0.2), on_device(synchronization=WORTH_SHARE)],
     "fuse-small-kernels": [on_device(kernel_launch=0.2), on_device(kernel_launch=WORTH_SHARE)],
+    "balance-ranks": [late_rank(20.0)],
 }
 SILENT = {
     "shard-dataset": [
@@ -338,6 +345,7 @@ SILENT = {
     "checkpoint-less-often": [on_device(checkpoint=WORTH_SHARE - LITTLE)],
     "remove-host-syncs": [on_device(synchronization=WORTH_SHARE - LITTLE), on_device(False, synchronization=0.3)],
     "fuse-small-kernels": [on_device(kernel_launch=WORTH_SHARE - LITTLE), on_device(False, kernel_launch=0.3)],
+    "balance-ranks": [findings(), replace(late_rank(20.0), mean=None)],
 }
 REFUSES = {
     "keep-workers-alive": [
@@ -425,6 +433,7 @@ PASTED = {
     "checkpoint-less-often": ("save_steps=1000", "30 % of the measured steps"),
     "remove-host-syncs": (".detach()", "20 % of the step"),
     "fuse-small-kernels": ("torch.compile(", "20 % of the step"),
+    "balance-ranks": ("DistributedSampler(", "wait 20.0 ms per step", "20 % of the step"),
 }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from known_findings import findings, forecast
 
+from dlprof.advice.data import IN_PYTHON
 from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_CODING, WORTH_TRYING, advise
-from dlprof.model.advice import Advice, Findings, Refusal
+from dlprof.model.advice import Advice, Findings, InputFacts, Refusal
 from dlprof.model.kinds import Bottleneck, Component
 from dlprof.model.pipeline import Interval
 from dlprof.model.report import Forecast, HotLine
@@ -307,6 +308,15 @@ def test_a_collate_fn_whose_lines_are_not_known_is_not_to_be_vectorised():
     text = why_not(refused.id, refused.reason, **refused.values)
     assert "1.7" in text
     assert "--steps" in text
+
+
+def test_beside_a_tokenizer_in_python_what_is_left_of_collate_fn_is_not_to_be_vectorised():
+    slow = costs(Component.COLLATE_FN, 1.2)
+    mostly = replace(slow, facts=InputFacts(python_tokenizer_ratio=IN_PYTHON))
+    refused = assert_is_refusal(answer("vectorize-collate", mostly), "after-tokenizer")
+    assert "50 %" in why_not(refused.id, refused.reason, **refused.values).replace("\N{NO-BREAK SPACE}", " ")
+    partly = replace(mostly, facts=InputFacts(python_tokenizer_ratio=IN_PYTHON - 0.01))
+    assert isinstance(answer("vectorize-collate", partly), Advice)
 
 
 def test_where_another_part_costs_more_collate_fn_has_to_be_among_the_lines():

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from dlprof.analysis.components import PARTS, Fetches, find_fetches, self_time
 from dlprof.model.kinds import Component, Doing, Kind, Role
-from dlprof.model.profile import Track
+from dlprof.model.profile import Stack, Track
 
 
 def wall_ms(fetches: Fetches, row: int = 0) -> dict[Component, float]:
@@ -503,9 +503,12 @@ ENCODE = (frame("tok.py:5", "Tokenizer.encode"), frame("tok.py:6", "Tokenizer.en
 PAD = frame("train.py:9", "collate")
 
 
-def tokenizing(*, looks: int, others: int, inner: Kind = Kind.COLLATE, no_core: int = 0) -> Fetches:
+def tokenizing(
+    *, looks: int, others: int, without_line: int = 0, inner: Kind = Kind.COLLATE, no_core: int = 0
+) -> Fetches:
     """A batch of 100 ms within ``inner``, at which a thread was seen in a tokenizer in Python, or not."""
     seen = [making(ENCODE[n % 2], PAD) for n in range(looks)] + [making(PAD)] * others
+    seen += [Stack((), in_fetch=False)] * without_line
     rows = [Look(ms(10 * (n + 1)), Doing.RUNNING, stack, on_cpu_ns=ms(10)) for n, stack in enumerate(seen)]
     counted = {"on_cpu_ns": ms(100 - no_core), "runnable_ns": ms(no_core)}
     whole = Span(Kind.FETCH, 0, ms(100), batch=0, iterator=1, **counted)
@@ -519,6 +522,11 @@ def test_a_tokenizer_of_the_users_own_in_collate_is_the_tokenizer():
     assert cpu_ms(found) == pytest.approx({Component.TOKENIZER: 75, Component.COLLATE_FN: 25})
     # How often it was called nobody has counted.
     assert Component.TOKENIZER not in calls(found)
+
+
+def test_looks_that_found_no_line_are_shared_out_as_the_others():
+    found = tokenizing(looks=6, others=2, without_line=2)
+    assert wall_ms(found) == pytest.approx({Component.TOKENIZER: 75, Component.COLLATE_FN: 25})
 
 
 def test_its_wait_for_a_core_goes_with_it():
