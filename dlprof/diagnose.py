@@ -452,7 +452,8 @@ def _environment(profile: Profile, measured: _Measured) -> dict[str, Any]:
     """Facts about the machine, its load meanwhile, and what the user has named: that has no other place in the JSON."""
     named = named_parts(profile, measured.steps, measured.fetches)
     load = load_facts(profile, measured.steps)
-    return profile.environment | load | ({"spans": named} if named else {})
+    cost = sections.own_cost_ns(profile, measured.steps) / 1e6 / max(len(measured.steps.measured), 1)
+    return profile.environment | load | {"own_cost_ms_per_step": round(cost, 4)} | ({"spans": named} if named else {})
 
 
 def _run(profile: Profile, steps: Steps) -> Run:

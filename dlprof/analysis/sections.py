@@ -381,7 +381,18 @@ def wait_shares(waits: npt.NDArray[np.float64]) -> dict[Component, float]:
 
 
 def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: Pipeline | None) -> Overhead:
-    """What looking cost: spans times their calibrated cost, and looks at threads, over the CPU time looked at."""
+    """What looking cost, over the CPU time looked at."""
+    own = own_cost_ns(profile, steps)
+    spent = 0.0
+    if pipeline is not None:
+        spent = float(pipeline.main_cpu_ns.sum()) + sum(float(part.cpu_ns.sum()) for part in pipeline.parts.values())
+    elif parts is not None:
+        spent = parts.mean.step_ns * len(parts.light)
+    return Overhead(own / spent if spent else None, parts.traced_ratio if parts else None, profile.lost_spans)
+
+
+def own_cost_ns(profile: Profile, steps: Steps) -> float:
+    """CPU time of spans, by their calibrated cost, and of looks at threads, over the measured steps; nanoseconds."""
     spans = own_spans(profile)
     costs = [process.span_cost_ns for process in profile.processes]
     begins = np.sort(spans.where(spans.kind < int(Kind.OPERATOR)).start_ns)
@@ -394,12 +405,7 @@ def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: 
         first, last = steps.measured[0].wait_start_ns, steps.measured[-1].body_end_ns
         within = np.count_nonzero((profile.samples.at_ns >= first) & (profile.samples.at_ns < last))
         own += profile.looking_cpu_ns * int(within) / looks
-    spent = 0.0
-    if pipeline is not None:
-        spent = float(pipeline.main_cpu_ns.sum()) + sum(float(part.cpu_ns.sum()) for part in pipeline.parts.values())
-    elif parts is not None:
-        spent = parts.mean.step_ns * len(parts.light)
-    return Overhead(own / spent if spent else None, parts.traced_ratio if parts else None, profile.lost_spans)
+    return own
 
 
 def _within(spans: Spans, steps: tuple[Step, ...]) -> Spans:

@@ -23,6 +23,7 @@ from dlprof.render.plain import name, setting, text
 ENVIRONMENT_ROWS = 60
 RANK_ROWS = 64
 GPUS = 16
+_SHOWN_ELSEWHERE = ("gpus", "spans", "trace", "own_cost_ms_per_step")
 _METHOD_OF_TRACE = (
     "Read from a trace that torch.profiler exported. Every moment of a step has one cause, the first that holds: the "
     "device computes; it copies; the training loop waits for a batch; a collective runs; the host waits for the "
@@ -70,7 +71,7 @@ def _settings(report: Report) -> Section | None:
 
 def _environment(report: Report) -> Section | None:
     gpus = report.environment.get("gpus")
-    others = {key: value for key, value in report.environment.items() if key not in ("gpus", "spans", "trace")}
+    others = {key: value for key, value in report.environment.items() if key not in _SHOWN_ELSEWHERE}
     facts = [Fact(*labelled(key, value)) for key, value in flat(others)]
     if report.run.command:
         facts.insert(0, Fact("command", name(" ".join(report.run.command), 400)))
@@ -202,12 +203,17 @@ def _method(report: Report) -> Section:
         batches = setting(run.batches_per_optimizer_step)
         blocks.append(Prose(f"The optimizer steps once in {batches} batches (gradient accumulation)."))
     cost, traced = overhead.own_cost_ratio, overhead.traced_ratio
+    per_step = report.environment.get("own_cost_ms_per_step")
     facts = (
         Fact("Steps measured", count(run.steps_measured)),
         Fact("Steps traced", count(run.steps_traced)),
         Fact(
             "Cost of timers and looks",
-            NOT_MEASURED if cost is None else f"{percent(cost)} of the CPU time it looked at",
+            # Where the run mostly waits, little is a large part of the CPU time.
+            NOT_MEASURED
+            if cost is None
+            else f"{percent(cost)} of the CPU time it looked at"
+            + (f", {milliseconds(per_step)} per step" if is_number(per_step) else ""),
         ),
         Fact("A traced step takes", NOT_MEASURED if traced is None else f"{times(traced)} the time of an untraced one"),
         Fact("Records lost", count(overhead.lost_spans)),

@@ -253,6 +253,7 @@ def test_the_cost_of_looking_is_the_number_of_spans_times_what_one_costs():
     overhead = sections.overhead(replace(found, lost_spans=7), steps, parts, pipeline)
     assert overhead.own_cost_ratio == pytest.approx(spans_per_step * 10 * 1000 / looked_at, rel=0.02)
     assert (overhead.traced_ratio, overhead.lost_spans) == (None, 7)
+    assert sections.own_cost_ns(found, steps) == pytest.approx(spans_per_step * 10 * 1000, rel=0.02)
 
 
 def test_a_run_of_nothing_costs_nothing():
