@@ -18,7 +18,7 @@ from dlprof.model.kinds import Bottleneck, Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF, Interval, Pipeline
 from dlprof.model.report import Forecast
 from dlprof.whatif.engine import Floats
-from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
+from dlprof.whatif.pipeline import DEFAULT_PREFETCH, SEVERAL_THREADS, Scenario, Simulator, in_force
 
 _ENOUGH_GAIN = 0.03
 """A further gain below this share of the step is not worth a worker."""
@@ -30,8 +30,6 @@ _MOST_BLOCKED_WORKERS = 16
 _FEW_BATCHES, _SOME_BATCHES = 10, 30
 _LARGE_CHANGE = 0.5
 _LARGE_HANDOVER = 0.25
-_SEVERAL_THREADS = 1.2
-"""CPU over wall time of the step above which the main process computes with several threads."""
 _LARGE_ERROR = 0.15
 _TAKING_TURNS = 0.2
 """Share of the making of a batch that is spent waiting for a lock, from which workers keep one another waiting."""
@@ -418,7 +416,7 @@ def _computes_beyond_cores(pipeline: Pipeline, scenario: Scenario) -> bool:
     if cpu < blocked:
         return False
     threads = float(pipeline.main_cpu_ns.sum()) / max(float(pipeline.main_wall_ns.sum()), 1.0)
-    if threads > _SEVERAL_THREADS:
+    if threads > SEVERAL_THREADS:
         return max(scenario.workers, pipeline.workers) + threads > pipeline.cores
     return scenario.workers > pipeline.cores
 

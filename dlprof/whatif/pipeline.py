@@ -43,6 +43,8 @@ DEFAULT_PREFETCH = 2
 
 _MAIN_BOUND = 0.95
 """Part of the step spent in the main thread above which what is unexplained is put there."""
+SEVERAL_THREADS = 1.2
+"""CPU time over wall time of the step, from which more than one thread is at work there."""
 _MIN_STEPS = 80
 _MAX_RESAMPLE = 160
 """Batches drawn per replica at most: more would only make the intervals of very long runs narrower."""
@@ -246,7 +248,9 @@ def _fit(pipeline: Pipeline, draws: Ints) -> _Fit:
     few = draws[:_FIT_REPLICAS, :_FIT_STEPS]
     measured = pipeline.main_wall_ns
     cpu = pipeline.main_cpu_ns
-    floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu), measured)
+    # The clocks of process and thread differ a little: a step of one thread, too, can have more CPU than wall time.
+    several = float(cpu.sum()) > SEVERAL_THREADS * float(measured.sum())
+    floor = np.minimum(np.where(cpu > measured, cpu / pipeline.cores, cpu) if several else cpu, measured)
     # Its wait for a core is what the workers cost it: without them it would not be.
     waited = pipeline.main_no_core_ns if pipeline.workers else np.zeros(1)
     most = np.maximum(measured - waited, floor)

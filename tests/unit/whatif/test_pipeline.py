@@ -101,6 +101,16 @@ def test_threads_of_the_main_process_take_cores_from_the_workers():
     assert step_ms(pipeline, Scenario(1)) == pytest.approx([15], rel=1e-3)
 
 
+@pytest.mark.parametrize("clock", [0.99, 1.0, 1.02])
+def test_a_step_of_one_thread_takes_no_less_than_its_cpu_time_whatever_the_clocks_say(clock):
+    # 9 ms of work in 9 ms, by clocks that differ a little; the worker and another program want the other core.
+    busy = Competition(1.2, 2)
+    pipeline = measured(
+        1, parts={GETITEM: part(cpu=3)}, main=9, main_cpu=9 * clock, no_core=0.5, step=10.5, cores=2, competition=busy
+    )
+    assert step_ms(pipeline, Scenario(1, without_input=True))[0] >= min(9 * clock, 8.5)
+
+
 def test_a_slow_hand_over_bounds_the_step_since_each_worker_has_one_feeder():
     pipeline = measured(1, parts={GETITEM: part(blocked=5)}, main=1, handover=12)
     assert step_ms(pipeline, Scenario(1), Scenario(2), Scenario(3)) == pytest.approx([12, 6, 4])
