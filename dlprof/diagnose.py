@@ -398,6 +398,7 @@ def _findings(
         worker_forecasts=tuple(workers),
         suggested_workers=knee(workers) if workers else None,
         workers_if_shared=knee(forecasts.workers) if facts.shares_nothing_out and workers else None,
+        workers_if_shm=_with_more_shm(forecasts) if not facts.shares_nothing_out else None,
         setting_forecasts=tuple(forecasts.settings),
         without=forecasts.without,
         input_removed=forecasts.input_removed,
@@ -424,6 +425,11 @@ def _forecasts(profile: Profile, measured: _Measured, simulator: Simulator) -> F
     if lasting is None or not tunable or made_anew(profile, measured.steps):
         return forecasts
     return replace(forecasts, settings=[*forecasts.settings, lasting])
+
+
+def _with_more_shm(forecasts: Forecasts) -> Forecast | None:
+    every = sorted([*forecasts.workers, *forecasts.beyond_shm], key=lambda it: int(it.to))
+    return knee(every) if forecasts.beyond_shm else None
 
 
 def _advice_row(advice: Advice, findings: Findings, profile: Profile) -> AdviceRow:

@@ -10,7 +10,7 @@ from dlprof.model.gains import SAME as SAME
 from dlprof.model.gains import WORTH_TRYING as WORTH_TRYING
 from dlprof.model.kinds import Bottleneck, Cause, Component
 from dlprof.model.pipeline import Interval
-from dlprof.model.report import Evidence
+from dlprof.model.report import Evidence, Forecast
 
 WORTH_CODING = 1.10
 """Middle speedup from which a change of code is advised."""
@@ -66,18 +66,28 @@ def speedup(saved: Interval) -> tuple[float, float, float]:
     return low, mid, high
 
 
-def queued_batches(findings: Findings, prefetch_factor: int | None = None) -> int:
+def wanted_beyond_shm(findings: Findings) -> Forecast | None:
+    """The number of workers that would be advised if their batches fitted /dev/shm; None where that changes nothing."""
+    best, fitting = findings.workers_if_shm, findings.suggested_workers
+    if best is None or fitting is None or not findings.reproduced or findings.taking_turns or crowded(findings):
+        return None
+    gains = best.to > fitting.to and best.step_ms[1] * WORTH_TRYING <= fitting.step_ms[1] and best.speedup[0] >= SAME
+    return best if gains else None
+
+
+def queued_batches(findings: Findings, prefetch_factor: int | None = None, workers: int | None = None) -> int:
     """Batches that can be alive at once: those requested, and one in use per worker.
 
     Args:
         findings: What was measured and concluded.
         prefetch_factor: Another one than that in force.
+        workers: Another number of them than that in force.
     """
     prefetch = prefetch_factor or int((findings.loader or {}).get("prefetch_factor") or 2)
-    return workers_in_force(findings) * (prefetch + 1)
+    return (workers_in_force(findings) if workers is None else workers) * (prefetch + 1)
 
 
-def queued_bytes(findings: Findings, prefetch_factor: int | None = None) -> int:
+def queued_bytes(findings: Findings, prefetch_factor: int | None = None, workers: int | None = None) -> int:
     """Bytes of their tensors, by the size of one batch; 0 where that is not known. Arguments as above."""
     batch = findings.facts.batch
-    return batch.size_bytes * queued_batches(findings, prefetch_factor) if batch is not None else 0
+    return batch.size_bytes * queued_batches(findings, prefetch_factor, workers) if batch is not None else 0

@@ -13,6 +13,7 @@ from dlprof.advice.common import (
     queued_bytes,
     wait_evidence,
     wait_share,
+    wanted_beyond_shm,
     workers_in_force,
 )
 from dlprof.model.advice import Advice, Findings
@@ -79,23 +80,28 @@ def limit_worker_threads(findings: Findings) -> Answer:
 
 
 def raise_shm_size(findings: Findings) -> Answer:
-    """The batches that can be queued at once do not fit /dev/shm, or did not."""
+    """The batches that can be queued at once do not fit /dev/shm, or did not, or would not with more workers."""
     total, free = (findings.environment.get(name) for name in ("shm_bytes", "shm_free_bytes"))
-    if not workers_in_force(findings) or not total or free is None or free < 0:
+    if not total or free is None or free < 0:
         return None
-    need = queued_bytes(findings)
-    failed = any(text in findings.failure for text in _NO_SHM)
+    more = wanted_beyond_shm(findings)
+    need = queued_bytes(findings, workers=None if more is None else more.to)
+    failed = bool(workers_in_force(findings)) and any(text in findings.failure for text in _NO_SHM)
     if need <= free and not failed:
         return None
     # Twice as much, since batches differ; where it was full all the same, more than there was by as much again.
     wanted = max(2 * need + total - free, 4 * total if failed else 0, _LEAST_SHM_MB * _MB)
     to = 2 ** math.ceil(math.log2(wanted / _MB))
     evidence = (
-        Evidence("queued_batches", need, "bytes"),
+        # Where it was full before the first batch had come, none is known.
+        *([Evidence("queued_batches", need, "bytes")] if need else []),
         Evidence("shm_free", free, "bytes"),
         *([Evidence("shm_ran_out", 1, "count")] if failed else []),
+        *([Evidence("workers_with_more_shm", more.to, "count")] if more is not None else []),
     )
-    return Advice("raise-shm-size", "shm_mb", round(total / _MB), to, None, evidence)
+    # What is gained is gained by those workers; the size alone changes no step.
+    gain = more.speedup if more is not None else None
+    return Advice("raise-shm-size", "shm_mb", round(total / _MB), to, gain, evidence)
 
 
 def raise_open_files(findings: Findings) -> Answer:

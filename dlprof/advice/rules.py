@@ -20,6 +20,7 @@ from dlprof.advice.common import (
     crowded,
     wait_evidence,
     wait_share,
+    wanted_beyond_shm,
     workers_in_force,
 )
 from dlprof.model.advice import Advice, Findings, Refusal
@@ -85,6 +86,9 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return Refusal("raise-num-workers", "no-cores", {"cores": int(findings.cores)})
     if findings.facts.shares_nothing_out:
         return Refusal("raise-num-workers", "repeats")
+    more = wanted_beyond_shm(findings)
+    if more is not None:
+        return Refusal("raise-num-workers", "shm", {"workers": knee.to, "wanted": more.to})
     best = max((forecast.speedup for forecast in findings.worker_forecasts), key=lambda each: each[1])
     return Refusal("raise-num-workers", "small-gain", {"gain": best})
 

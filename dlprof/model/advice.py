@@ -62,6 +62,8 @@ class Findings:
         worker_forecasts: One per worker count, that in force included; empty where nothing can be forecast. Of a
             dataset that shares nothing out only those without repeated samples, and that in force.
         suggested_workers: The knee among them, None with them.
+        workers_if_shm: Where /dev/shm keeps numbers of workers from being possible, what the knee would be if it did
+            not; else None.
         workers_if_shared: Of a dataset that shares nothing out, what the knee would be if it did; else None.
         setting_forecasts: Of the loader's other settings.
         without: What the step would be with one component of the input free of cost.
@@ -92,6 +94,7 @@ class Findings:
     waits_ms: dict[Component, float]
     taking_turns: bool = False
     workers_if_shared: Forecast | None = None
+    workers_if_shm: Forecast | None = None
     setting_forecasts: tuple[Forecast, ...] = ()
     input_removed: Forecast | None = None
     lines: tuple[HotLine, ...] = ()

@@ -101,12 +101,14 @@ class Forecasts:
 
     Attributes:
         workers: One per number of workers, ascending; empty where that is nothing to choose.
+        beyond_shm: Of the numbers of workers whose queued batches do not fit /dev/shm, ascending.
         settings: Other settings of the loader.
         without: With one component of the input free of cost.
         input_removed: With all input free of cost: the ceiling. None where nothing is forecast.
     """
 
     workers: list[Forecast] = field(default_factory=list)
+    beyond_shm: list[Forecast] = field(default_factory=list)
     settings: list[Forecast] = field(default_factory=list)
     without: dict[Component, Forecast] = field(default_factory=dict)
     input_removed: Forecast | None = None
@@ -115,6 +117,7 @@ class Forecasts:
         """The same with low confidence."""
         return Forecasts(
             _doubted(self.workers),
+            _doubted(self.beyond_shm),
             _doubted(self.settings),
             dict(zip(self.without, _doubted(self.without.values()), strict=True)),
             _doubted([self.input_removed])[0] if self.input_removed else None,
@@ -137,13 +140,14 @@ def forecast_all(simulator: Simulator, components: Collection[Component], settin
     free = replace(in_force(pipeline), without_input=True)
     groups = [
         worker_changes(pipeline) if "num_workers" in settings else [],
+        worker_changes(pipeline, beyond_shm=True) if "num_workers" in settings else [],
         setting_changes(pipeline, settings),
         [_removal_of(pipeline, component) for component in components],
         [Change("input removed", float(pipeline.wait_ns.mean()) / 1e6, 0.0, free)],
     ]
     rows = iter(forecast_changes(simulator, [change for group in groups for change in group]))
-    workers, others, without, (removed,) = ([next(rows) for _ in group] for group in groups)
-    return Forecasts(workers, others, dict(zip(components, without, strict=True)), removed)
+    workers, beyond, others, without, (removed,) = ([next(rows) for _ in group] for group in groups)
+    return Forecasts(workers, beyond, others, dict(zip(components, without, strict=True)), removed)
 
 
 def forecast_changes(simulator: Simulator, changes: Sequence[Change]) -> list[Forecast]:
@@ -195,18 +199,19 @@ def forecast_workers(simulator: Simulator, *, max_workers: int | None = None) ->
     return forecast_changes(simulator, worker_changes(simulator.pipeline, max_workers=max_workers))
 
 
-def worker_changes(pipeline: Pipeline, *, max_workers: int | None = None) -> list[Change]:
-    """Every number of workers from 0, ascending.
+def worker_changes(pipeline: Pipeline, *, max_workers: int | None = None, beyond_shm: bool = False) -> list[Change]:
+    """Every number of workers from 0, ascending, whose queued batches fit /dev/shm, and that in force.
 
     Args:
         pipeline: What was measured.
-        max_workers: The largest number; None for as many as show the curve flatten. Numbers whose queued
-            batches do not fit /dev/shm are left out, unless they were in force.
+        max_workers: The largest number; None for as many as show the curve flatten.
+        beyond_shm: Those that are left out instead.
     """
     prefetch = pipeline.prefetch_factor or DEFAULT_PREFETCH
     top = _enough_workers(pipeline) if max_workers is None else max_workers
-    fitting = [it for it in range(top + 1) if it == pipeline.workers or fits_shm(pipeline, it, prefetch)]
-    return [Change("num_workers", pipeline.workers, it, Scenario(it, prefetch, pipeline.in_order)) for it in fitting]
+    fitting = {it for it in range(top + 1) if it == pipeline.workers or fits_shm(pipeline, it, prefetch)}
+    chosen = sorted(set(range(top + 1)) - fitting if beyond_shm else fitting)
+    return [Change("num_workers", pipeline.workers, it, Scenario(it, prefetch, pipeline.in_order)) for it in chosen]
 
 
 def setting_changes(pipeline: Pipeline, settings: Mapping[str, Any]) -> list[Change]:

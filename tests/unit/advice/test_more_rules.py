@@ -82,6 +82,15 @@ def shm(free: int, failure: str = "") -> Findings:
     return with_loader(found, prefetch_factor=2)
 
 
+def small_shm(gain: float = 1.5, fitting: int = 1, wanted: int = 4, **more: Any) -> Findings:
+    """One worker is all that fits, and with more of them a step would be shorter."""
+    best = forecast(wanted, gain, from_=1)
+    machine = {"shm_bytes": 64 * MB, "shm_free_bytes": 64 * MB}
+    known = {"facts": facts(batch=batch(size=12 * MB)), "environment": machine, "workers_if_shm": best}
+    found = findings(workers=1, knee=forecast(fitting, 1.0, from_=1), **(known | more))
+    return with_loader(found, prefetch_factor=2)
+
+
 def files(limit: int, failure: str = "") -> Findings:
     found = findings(
         workers=4, facts=facts(batch=batch(tensors=100)), environment={"open_files_limit": limit}, failure=failure
@@ -224,7 +233,12 @@ FIRES = {
         other_setting("prefetch_factor", 2, 4, gain=WORTH_TRYING),
     ],
     "allow-out-of-order": [other_setting("in_order", True, to=False)],
-    "raise-shm-size": [shm(60 * MB - 1), shm(64 * MB, failure="unable to allocate shared memory(shm) for file")],
+    "raise-shm-size": [
+        shm(60 * MB - 1),
+        shm(64 * MB, failure="unable to allocate shared memory(shm) for file"),
+        small_shm(),
+        small_shm(WORTH_TRYING + LITTLE),
+    ],
     "raise-open-files": [files(1327), files(4096, failure="OSError: [Errno 24] Too many open files")],
     "share-by-file-system": [files_up_to(2048), files_up_to(4095), files_up_to(4096, "Too many open files")],
     "use-mixed-precision": [
@@ -272,7 +286,17 @@ SILENT = {
         replace(other_setting("prefetch_factor", 2, 4), reproduced=False),
     ],
     "allow-out-of-order": [other_setting("in_order", False, to=False), findings()],
-    "raise-shm-size": [shm(60 * MB), shm(-1), replace(shm(MB), loader={"num_workers": 0}), shm(64 * MB, "ValueError")],
+    "raise-shm-size": [
+        shm(60 * MB),
+        shm(-1),
+        replace(shm(MB), loader={"num_workers": 0}),
+        shm(64 * MB, "ValueError"),
+        small_shm(WORTH_TRYING - LITTLE),
+        small_shm(fitting=4),
+        small_shm(reproduced=False),
+        small_shm(taking_turns=True),
+        small_shm(facts=facts(batch=batch(size=12 * MB), no_core_ratio=CROWDED)),
+    ],
     "raise-open-files": [files(1328), files(-1), files_up_to(4095)],
     "share-by-file-system": [files(1327), files_up_to(4096), files_up_to(-1), files_up_to(None), files(1328)],
     "use-mixed-precision": [
@@ -584,3 +608,29 @@ def test_what_gains_stands_before_what_is_not_forecast_and_that_before_what_gain
     )
     advice, _ = advise(found)
     assert [each.id for each in advice] == ["decode-faster", "unpin-memory", "lower-num-workers", "stop-tuning-input"]
+
+
+def test_more_shared_memory_is_for_workers_that_gain_and_says_how_many() -> None:
+    found = small_shm(gain=1.5)
+    advice = RULES["raise-shm-size"](found)
+    assert isinstance(advice, Advice)
+    # Four workers, each with three batches of 12 MB, and twice that since batches differ.
+    assert (advice.from_, advice.to) == (64, 512)
+    assert advice.speedup == pytest.approx((1.48, 1.5, 1.52))
+    said = advice_text(
+        advice.id, advice.setting, advice.from_, advice.to, advice.speedup, advice.evidence, found.loader or {}
+    )
+    assert "with 4 workers, which would be faster" in said
+    assert "set num_workers=4" in said
+    refused = RULES["raise-num-workers"](found)
+    assert isinstance(refused, Refusal)
+    assert "does not hold the batches of more than 1 worker;" in why_not(refused.id, refused.reason, **refused.values)
+
+
+def test_where_shared_memory_was_full_before_any_batch_no_size_is_said() -> None:
+    found = replace(shm(64 * MB, failure="unable to allocate shared memory(shm) for file"), facts=facts(batch=None))
+    advice = RULES["raise-shm-size"](found)
+    assert isinstance(advice, Advice)
+    said = advice_text(advice.id, advice.setting, advice.from_, advice.to, None, advice.evidence, found.loader or {})
+    assert "before the first batch" in said
+    assert "0 B" not in said

@@ -89,6 +89,14 @@ def test_a_number_of_workers_in_force_fits_whatever_the_free_memory_says():
     assert [it.to for it in forecast_workers(Simulator(blocking(4, batch_bytes=100, shm_free_bytes=350)))] == [0, 1, 4]
 
 
+def test_numbers_of_workers_whose_batches_do_not_fit_are_forecast_apart():
+    found = forecast_all(Simulator(blocking(4, batch_bytes=100, shm_free_bytes=350)), [], TORCHS)
+    assert [it.to for it in found.workers] == [0, 1, 4]
+    beyond = [it.to for it in found.beyond_shm]
+    assert beyond[:3] == [2, 3, 5]
+    assert not forecast_all(Simulator(blocking(4)), [], TORCHS).beyond_shm
+
+
 @pytest.mark.parametrize(
     ("pipeline", "workers", "limit"),
     [
