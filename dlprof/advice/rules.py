@@ -88,7 +88,7 @@ def _raise_num_workers(findings: Findings) -> Answer:
         return Refusal("raise-num-workers", "repeats")
     more = wanted_beyond_shm(findings)
     if more is not None:
-        return Refusal("raise-num-workers", "shm", {"workers": knee.to, "wanted": more.to})
+        return Refusal("raise-num-workers", "shm", {"wanted": more.to})
     best = max((forecast.speedup for forecast in findings.worker_forecasts), key=lambda each: each[1])
     return Refusal("raise-num-workers", "small-gain", {"gain": best})
 

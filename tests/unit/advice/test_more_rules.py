@@ -624,7 +624,9 @@ def test_more_shared_memory_is_for_workers_that_gain_and_says_how_many() -> None
     assert "set num_workers=4" in said
     refused = RULES["raise-num-workers"](found)
     assert isinstance(refused, Refusal)
-    assert "does not hold the batches of more than 1 worker;" in why_not(refused.id, refused.reason, **refused.values)
+    assert "With 4 workers a step would be shorter, but /dev/shm does not hold" in why_not(
+        refused.id, refused.reason, **refused.values
+    )
 
 
 def test_where_shared_memory_was_full_before_any_batch_no_size_is_said() -> None:
