@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from report_cases import CONTROL, MARKUP, compute, images, tokenizer
+from report_cases import CONTROL, MARKUP, gpu, images, tokenizer
 
 from dlprof.compare import Subject, compare_runs
 from dlprof.formats import run_file
@@ -49,7 +49,7 @@ def reports_only() -> Compare:
 
 def nothing_measured() -> Compare:
     """The second run ended before its first step."""
-    empty = replace(compute(), steps=[], budget=[], input=None, step=replace(compute().step, mean_ms=None))
+    empty = replace(gpu(), steps=[], budget=[], input=None, step=replace(gpu().step, mean_ms=None))
     empty = replace(empty, run=replace(empty.run, steps_measured=0))
     return compare_runs(Subject.of("a/report.json", tokenizer()), Subject.of("b/report.json", empty), CREATED)
 

@@ -281,7 +281,7 @@ def images() -> Report:
     )
 
 
-def compute() -> Report:
+def gpu() -> Report:
     """A GPU that is busy nearly all the time: nothing to gain in the loader."""
     base = tokenizer()
     loader = {**dict(base.input.loader if base.input else {}), "num_workers": 4, "prefetch_factor": 2}
@@ -424,7 +424,7 @@ CONTROL = 'a\x00\x1b[31m\u202e"quoted" & <b>\n# heading | cell | @everyone [link
 
 def hostile() -> Report:
     """Markup, control characters, quotes, newlines and 10,000 characters in every string that a script can choose."""
-    base = compute()
+    base = gpu()
     long = "/very/long" * 1000 + "/" + MARKUP
     assert base.device is not None
     assert base.input is not None
@@ -483,7 +483,7 @@ def trace() -> Report:
 CASES: dict[str, Callable[[], Report]] = {
     "tokenizer": tokenizer,
     "images": images,
-    "compute": compute,
+    "gpu": gpu,
     "short": short,
     "hostile": hostile,
     "trace": trace,

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from compare_cases import CASES
-from goldtest import compare
+from goldtest import REPORTS, check
 
 from dlprof.formats.compare_json import encode_compare
 from dlprof.render import render_compare
 
-REPORTS = Path(__file__).parents[2] / "reports"
 
-
-@pytest.mark.parametrize("format_", ["html", "md", "txt"])
+@pytest.mark.parametrize("format_", ["html", "pdf", "md", "txt"])
 def test_the_result_is_the_golden_one(format_: str, update: bool) -> None:
     ((file_name, page),) = render_compare(CASES["workers"](), [format_])
-    assert isinstance(page, bytes)
-    compare(page.decode(), REPORTS / "compare" / file_name, update)
+    check(page, REPORTS / "compare" / file_name, update)
+
+
+def test_its_json_is_the_golden_one(update: bool) -> None:
+    check(encode_compare(CASES["workers"]()), REPORTS / "compare" / "compare.json", update)
 
 
 SAYS = {

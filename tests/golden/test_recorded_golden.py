@@ -1,43 +1,98 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from compare_cases import RECORDED
-from goldtest import compare
+from goldtest import REPORTS, check
 
 from dlprof.analysis.moments import find_moments
 from dlprof.diagnose import diagnose
+from dlprof.errors import DlprofError
 from dlprof.formats import run_file
+from dlprof.formats.report_json import encode_report
 from dlprof.model.moments import Moment
 from dlprof.model.report import Report
-from dlprof.render import render_each
+from dlprof.render import RENDERERS, render_each
 
-REPORTS = Path(__file__).parents[2] / "reports"
-CASE = "text-2-workers"
+FORMATS = {"json": "report.json"} | {name: renderer.file_name for name, renderer in RENDERERS.items()}
+
+
+class Planted(NamedTuple):
+    """What is known of a run by how its script was made."""
+
+    bottleneck: str
+    component: str | None
+    advice: str
+    line: str | None
+    """The line of the script that the bottleneck is at."""
+
+
+CASES = {
+    "text-2-workers": Planted(
+        "cpu_preprocessing", "tokenizer", "pretokenize-dataset", "document = self.tokenizer.encode(document).ids"
+    ),
+    "images": Planted("cpu_preprocessing", "decode", "decode-faster", 'image = file.convert("RGB")'),
+    "storage": Planted(
+        "storage_io", "storage_io", "raise-num-workers", "row = os.pread(self.fd, ROW * 4, int(item) * ROW * 4)"
+    ),
+    "compute": Planted("device_compute", "compute", "stop-tuning-input", None),
+    "crash": Planted("cpu_preprocessing", "dataset_getitem", "", "power = np.abs(np.fft.rfft(windows"),
+}
 
 
 @functools.cache
-def recorded() -> tuple[Report, tuple[Moment, ...]]:
-    profile = run_file.load(RECORDED / CASE / run_file.NAME)
+def recorded(case: str) -> tuple[Report, tuple[Moment, ...]]:
+    profile = run_file.load(RECORDED / case / run_file.NAME)
     return diagnose(profile), find_moments(profile)
 
 
-@pytest.mark.parametrize("format_", ["html", "md", "txt"])
-def test_the_report_of_a_recorded_run_is_the_golden_one(format_: str, update: bool) -> None:
-    report, moments = recorded()
-    ((file_name, page),) = render_each(report, [format_], moments)
-    assert isinstance(page, bytes)
-    compare(page.decode(), REPORTS / CASE / file_name, update)
+@functools.cache
+def documents(case: str) -> dict[str, bytes | DlprofError]:
+    """All reports of a recorded run, by the file's name."""
+    report, moments = recorded(case)
+    return {"report.json": encode_report(report), **dict(render_each(report, RENDERERS, moments))}
 
 
-def test_what_the_recorded_run_must_say_whatever_the_golden_file_holds() -> None:
-    report, moments = recorded()
-    assert (report.verdict.bottleneck, report.verdict.component) == ("cpu_preprocessing", "tokenizer")
-    assert report.advice[0].id == "pretokenize-dataset"
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_report_of_a_recorded_run_is_the_golden_one(case: str, format_: str, update: bool) -> None:
+    check(documents(case)[FORMATS[format_]], REPORTS / case / FORMATS[format_], update)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_recorded_run_must_say_whatever_the_golden_file_holds(case: str) -> None:
+    report, _ = recorded(case)
+    planted = CASES[case]
+    verdict = report.verdict
+    assert (verdict.bottleneck, verdict.component) == (planted.bottleneck, planted.component)
+    assert (report.advice[0].id if report.advice else "") == planted.advice
+    lines = report.input.hot_lines if report.input else []
+    if planted.line is not None:
+        assert lines[0].source.startswith(planted.line)
+        assert lines[0].where.startswith(report.run.command[1] + ":")
+        assert lines[0].where in verdict.headline
+    said = documents(case)["report.txt"]
+    assert isinstance(said, bytes)
+    assert " ".join(verdict.headline.split()) in " ".join(said.decode().split())
+
+
+def test_a_step_of_a_recorded_run_is_shown_at_work() -> None:
+    _, moments = recorded("text-2-workers")
     assert [it.key for it in moments] == ["typical", "slowest"]
-    ((_, page),) = render_each(report, ["txt"], moments)
-    assert isinstance(page, bytes)
-    assert "examples/train_text.py:117" in page.decode()
-    assert "The pipeline at work" in page.decode()
+    said = documents("text-2-workers")["report.txt"]
+    assert isinstance(said, bytes)
+    assert "The pipeline at work" in said.decode()
+
+
+def test_the_report_of_a_crash_names_the_exception_and_the_place_it_was_raised_at() -> None:
+    report, _ = recorded("crash")
+    assert (report.run.exit.reason, report.run.exit.status) == ("exception", 1)
+    assert report.run.exit.detail is not None
+    assert 'File "tests/data/crash/train.py", line 29, in __getitem__' in report.run.exit.detail
+    assert report.run.exit.detail.endswith("\nValueError: recording 417: 400 of 32768 samples are missing\n")
+    for name, said in documents("crash").items():
+        if name.endswith((".txt", ".md", ".html")):
+            assert isinstance(said, bytes)
+            assert "recording 417: 400 of" in said.decode().replace("\u00a0", " ").replace("\n", " ")

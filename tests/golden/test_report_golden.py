@@ -1,27 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from goldtest import compare
+from goldtest import REPORTS, check
 from report_cases import CASES
 
-from dlprof.model.report import Report
-from dlprof.render import render_html, render_markdown, render_text
+from dlprof.formats.report_json import encode_report
+from dlprof.render import render_each, render_text
 
-REPORTS = Path(__file__).parents[2] / "reports"
-RENDER: dict[str, Callable[[Report], str]] = {
-    "report.html": render_html,
-    "report.md": render_markdown,
-    "report.txt": render_text,
+GOLDEN = {
+    "gpu": ("html", "json", "md", "txt"),
+    "hostile": ("html", "md", "txt"),
+    "trace": ("html", "json", "md", "pdf", "txt"),
 }
+"""Cases of which no recorded run tells the story, and their formats."""
 
 
-@pytest.mark.parametrize("file_name", RENDER)
-@pytest.mark.parametrize("case", CASES)
-def test_report_is_the_golden_one(case: str, file_name: str, update: bool) -> None:
-    compare(RENDER[file_name](CASES[case]()), REPORTS / case / file_name, update)
+@pytest.mark.parametrize(("case", "format_"), [(case, format_) for case in GOLDEN for format_ in GOLDEN[case]])
+def test_report_is_the_golden_one(case: str, format_: str, update: bool) -> None:
+    report = CASES[case]()
+    if format_ == "json":
+        check(encode_report(report), REPORTS / case / "report.json", update)
+        return
+    ((file_name, page),) = render_each(report, [format_])
+    check(page, REPORTS / case / file_name, update)
 
 
 SAYS = {
@@ -32,7 +33,7 @@ SAYS = {
         "Tokenize the dataset once, before training",
     ],
     "images": ["decoding keeps the training loop waiting", "Decode fewer pixels", "train_images.py:31"],
-    "compute": ["the GPU is busy for 91 % of it", "tuning the loader will not help", "Leave the DataLoader as it is"],
+    "gpu": ["the GPU is busy for 91 % of it", "tuning the loader will not help", "Leave the DataLoader as it is"],
     "trace": [
         "Rank 1 arrives last at the collectives: the others wait 14.0 ms per step for it.",
         "the training loop waits for a batch",

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from goldtest import compare
+from goldtest import REPORTS, check
 from tune_cases import CASES
 
 from dlprof.render import render_tune
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 
 @pytest.mark.parametrize("format_", ["html", "md", "txt"])
 def test_the_result_is_the_golden_one(format_: str, update: bool) -> None:
     ((file_name, page),) = render_tune(CASES["won"](), [format_])
-    assert isinstance(page, bytes)
-    compare(page.decode(), REPORTS / "tune" / file_name, update)
+    check(page, REPORTS / "tune" / file_name, update)
 
 
 SAYS = {

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 
 from compare_cases import recorded
-from report_cases import compute, tokenizer
+from report_cases import gpu, tokenizer
 
 from dlprof.compare import Subject, compare_runs
 from dlprof.model.compare import Compare, Direction
@@ -96,7 +96,7 @@ def test_batches_of_unknown_size_are_compared_per_step() -> None:
 
 
 def test_other_scripts_machines_and_devices_are_said() -> None:
-    found = compared(tokenizer(), replace(compute(), host="node-7"))
+    found = compared(tokenizer(), replace(gpu(), host="node-7"))
     assert {"other-script", "other-machine"} <= slugs(found)
     assert {"script", "host", "device"} <= {fact.what for fact in found.facts}
 

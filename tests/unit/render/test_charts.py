@@ -6,7 +6,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from report_cases import compute, images, short, steps_like, tokenizer
+from report_cases import gpu, images, short, steps_like, tokenizer
 
 from dlprof.model.kinds import Cause, Confidence
 from dlprof.model.report import Forecast, StepRow
@@ -70,7 +70,7 @@ def test_the_budget_adds_up_to_the_width() -> None:
 
 
 def test_labels_stand_only_where_they_fit() -> None:
-    found = draw(compute(), {"budget": ("t", "d")})["budget"]
+    found = draw(gpu(), {"budget": ("t", "d")})["budget"]
     assert re.findall(r"<text[^>]*>([^<]+)<", found.narrow) == ["compute", "91 %"]
 
 

@@ -119,7 +119,7 @@ def test_what_the_first_screen_says_comes_before_the_rest() -> None:
 
 
 def test_the_size_of_a_page() -> None:
-    assert max(len(PAGES[case]) for case in ("tokenizer", "images", "compute")) < 150_000
+    assert max(len(PAGES[case]) for case in ("tokenizer", "images", "gpu")) < 150_000
 
 
 def test_rendering_twice_gives_the_same() -> None:

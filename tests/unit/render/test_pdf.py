@@ -37,7 +37,7 @@ def test_the_headline_and_the_advice_can_be_read_from_it() -> None:
     assert "dlprof 0" in said
 
 
-@pytest.mark.parametrize("case", ["tokenizer", "images", "compute"])
+@pytest.mark.parametrize("case", ["tokenizer", "images", "gpu"])
 def test_the_usual_case_takes_four_pages_of_a4_at_most(case: str) -> None:
     reader = pdf_of(case)
     assert len(reader.pages) <= 4

@@ -69,7 +69,7 @@ def test_a_bar_is_always_full(shares: list[float], width: int) -> None:
     assert all(cell >= 0 for cell in cells)
 
 
-@pytest.mark.parametrize("case", ["tokenizer", "images", "compute", "short"])
+@pytest.mark.parametrize("case", ["tokenizer", "images", "gpu", "short"])
 def test_text_is_plain(case: str) -> None:
     text = render_text(CASES[case]())
     assert text.endswith(".\n")
