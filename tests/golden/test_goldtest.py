@@ -89,3 +89,11 @@ def test_update_renews_a_pdf_that_looks_different(tmp_path: Path) -> None:
     golden.write_bytes(pdf(STEP))
     compare(pdf(STEP, "105mm 74mm"), golden, update=True)
     assert golden.read_bytes() == pdf(STEP, "105mm 74mm")
+
+
+def test_numbers_of_json_are_compared_to_six_digits(tmp_path: Path) -> None:
+    golden = tmp_path / "report.json"
+    golden.write_text('{"ms": 12.345678901234}')
+    compare(b'{"ms": 12.345678901299}', golden, keep=tmp_path)
+    with pytest.raises(GoldenMismatchError):
+        compare(b'{"ms": 12.3457899}', golden, keep=tmp_path)
