@@ -174,6 +174,11 @@ def device_not_recorded(scope: Scope) -> bool:
     return len(scope.device) < _WITHOUT_KERNELS * len(calls)
 
 
+def kernels_cut_off(scope: Scope, steps: tuple[TraceStep, ...]) -> bool:
+    """Whether the record of the device ends before the last of these steps does."""
+    return bool(steps) and bool(len(scope.device)) and steps[-1].end_ns > int(scope.device.end_ns.max())
+
+
 def thinned_out(scope: Scope) -> bool:
     """Whether most events were left out of the trace, so that gaps in it mean nothing."""
     numbers = scope.host.of(Activity.LAUNCH, Activity.SYNCHRONIZE, Activity.ALLOCATOR).correlation

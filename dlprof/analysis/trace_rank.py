@@ -52,7 +52,8 @@ class Rank:
         totals: Activities, overlapped or not.
         collectives: Those of the steps that count.
         workers: 0 where batches are made in this process, -1 where the loader has workers, None where it is not seen.
-        unrecorded: Why the device's idle time means nothing: ``kernels-missing``, ``thinned-out``, or empty.
+        unrecorded: Why the device's idle time means nothing: ``kernels-missing``, ``thinned-out``,
+            ``kernels-cut-off``, or empty.
         facts: What else was seen, as it goes into the report.
         began_ns: First event by the wall clock, as far as the trace has one,
         ended_ns: and the end of the last.
@@ -101,6 +102,8 @@ def _analyse(
     table = everything.rows(np.array([step.left_out is None for step in steps.all], dtype=bool))
     unrecorded = "kernels-missing" if trace_facts.device_not_recorded(scope) else ""
     unrecorded = unrecorded or ("thinned-out" if trace_facts.thinned_out(scope) else "")
+    if truncated and not unrecorded and trace_facts.kernels_cut_off(scope, used):
+        unrecorded = "kernels-cut-off"
     device = trace_facts.device(scope, used, table, top)
     rank = Rank(
         origin=trace.origin,

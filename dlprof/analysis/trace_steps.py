@@ -94,9 +94,10 @@ def find_steps(scope: Scope, *, truncated: bool = False, only: tuple[int, int] |
     if truncated and len(scope.device):
         recorded = int(scope.device.end_ns.max())
         steps = [each if each.end_ns <= recorded else _without(each, LeftOut.CUT_OFF) for each in steps]
-    if only is None and steps and all(each.left_out for each in steps):
-        # Better than none.
-        steps = [replace(each, left_out=None) for each in steps]
+    if only is None and all(each.left_out for each in steps):
+        # Better than none; and those that are cut off only where there are no others.
+        whole = [each for each in steps if each.left_out is not LeftOut.CUT_OFF]
+        steps = [replace(each, left_out=None) if each in (whole or steps) else each for each in steps]
     return TraceSteps(tuple(steps), cut_by)
 
 

@@ -38,6 +38,7 @@ _BEARS_ON_RESULT = (
     "trace-straggler",
     "trace-ranks-wait",
     "trace-kernels-missing",
+    "trace-kernels-cut-off",
     "trace-thinned-out",
     "trace-step-ahead",
     "trace-without-workers",

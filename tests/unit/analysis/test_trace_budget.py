@@ -266,6 +266,21 @@ def test_launches_without_a_record_of_kernels_are_said(folder):
     assert rank_of(folder, document).unrecorded == "kernels-missing"
 
 
+@pytest.mark.parametrize(("kept", "used", "unrecorded"), [(12, 10, ""), (1, 3, "kernels-cut-off")])
+def test_of_a_trace_that_ends_early_steps_whose_kernels_are_missing_say_nothing_of_gaps(folder, kept, used, unrecorded):
+    """Kernels are listed after what the host did. With all steps cut off there are none to prefer."""
+    document = trace(step(compute=us(50), python=us(50)) * (20 if kept > 1 else 3))
+    host = [each for each in document["traceEvents"] if each["cat"] != "kernel"]
+    kernels = [each for each in document["traceEvents"] if each["cat"] == "kernel"]
+    document["traceEvents"] = [*host, *kernels[:kept]]
+    path = folder / "cut.pt.trace.json"
+    whole = text(document)
+    path.write_bytes(whole[: whole.rindex(b"}", 0, whole.rindex(b"]")) + 1])
+    (found,) = analyse(read_trace(path))
+    assert "trace-truncated" in {notice.slug for notice in found.notices}
+    assert (len(found.steps.used), found.unrecorded) == (used, unrecorded)
+
+
 def test_on_a_cpu_operators_outside_the_request_are_compute(folder):
     document = trace(step(input=us(30), operator=us(60), python=us(10)) * 3)
     document["traceEvents"] = [
