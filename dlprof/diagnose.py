@@ -116,6 +116,7 @@ class _Measured:
     lines: HotLines
     contended: bool
     lock_share: float
+    own_cost_ns: float
 
 
 def diagnose(profile: Profile) -> Report:
@@ -160,7 +161,7 @@ def diagnose(profile: Profile) -> Report:
         ranks=[],
         environment=environment,
         notices=[NoticeRow(n.slug, n.count, wording.notice_text(n.slug, **n.values)) for n in notices],
-        overhead=sections.overhead(profile, measured.steps, measured.parts, measured.pipeline),
+        overhead=sections.overhead(profile, measured.own_cost_ns, measured.parts, measured.pipeline),
     )
 
 
@@ -267,6 +268,7 @@ def _measure(profile: Profile) -> _Measured:
         lines=lines,
         contended=cpu > 0 and (throttled or float(fetches.no_core_ns[made].sum()) > _CONTENDED * cpu),
         lock_share=locked / wall if wall else 0.0,
+        own_cost_ns=sections.own_cost_ns(profile, steps),
     )
 
 
@@ -428,6 +430,7 @@ def _forecasts(profile: Profile, measured: _Measured, simulator: Simulator) -> F
 
 
 def _with_more_shm(forecasts: Forecasts) -> Forecast | None:
+    """The number of workers to suggest if /dev/shm held the batches of any; None where it does."""
     every = sorted([*forecasts.workers, *forecasts.beyond_shm], key=lambda it: int(it.to))
     return knee(every) if forecasts.beyond_shm else None
 
@@ -458,8 +461,9 @@ def _environment(profile: Profile, measured: _Measured) -> dict[str, Any]:
     """Facts about the machine, its load meanwhile, and what the user has named: that has no other place in the JSON."""
     named = named_parts(profile, measured.steps, measured.fetches)
     load = load_facts(profile, measured.steps)
-    cost = sections.own_cost_ns(profile, measured.steps) / 1e6 / max(len(measured.steps.measured), 1)
-    return profile.environment | load | {"own_cost_ms_per_step": round(cost, 4)} | ({"spans": named} if named else {})
+    steps = len(measured.steps.measured)
+    cost = {"own_cost_ms_per_step": round(measured.own_cost_ns / 1e6 / steps, 4)} if steps else {}
+    return profile.environment | load | cost | ({"spans": named} if named else {})
 
 
 def _run(profile: Profile, steps: Steps) -> Run:

@@ -166,9 +166,9 @@ def _vectorize_collate(findings: Findings) -> Answer:
     if not isinstance(answer, Advice):
         return answer
     if findings.facts.python_tokenizer_ratio >= data.IN_PYTHON:
-        # Such a tokenizer is told apart by looks, and what that leaves to collate_fn is as uncertain as it is small.
-        share = findings.facts.python_tokenizer_ratio
-        return Refusal("vectorize-collate", "after-tokenizer", {"share": share})
+        # Looks tell such a tokenizer from the collate_fn that calls it. What they leave to collate_fn is little, and
+        # mostly their error.
+        return Refusal("vectorize-collate", "after-tokenizer", {"share": findings.facts.python_tokenizer_ratio})
     return _unless_elsewhere(answer, collate_fn, findings)
 
 

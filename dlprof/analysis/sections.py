@@ -380,15 +380,14 @@ def wait_shares(waits: npt.NDArray[np.float64]) -> dict[Component, float]:
     return {component: float(mean[place]) for place, component in enumerate(WAIT_COMPONENTS) if mean[place] > 0}
 
 
-def overhead(profile: Profile, steps: Steps, parts: Partition | None, pipeline: Pipeline | None) -> Overhead:
-    """What looking cost, over the CPU time looked at."""
-    own = own_cost_ns(profile, steps)
+def overhead(profile: Profile, own_ns: float, parts: Partition | None, pipeline: Pipeline | None) -> Overhead:
+    """What looking cost (``own_ns``, of `own_cost_ns`), over the CPU time looked at."""
     spent = 0.0
     if pipeline is not None:
         spent = float(pipeline.main_cpu_ns.sum()) + sum(float(part.cpu_ns.sum()) for part in pipeline.parts.values())
     elif parts is not None:
         spent = parts.mean.step_ns * len(parts.light)
-    return Overhead(own / spent if spent else None, parts.traced_ratio if parts else None, profile.lost_spans)
+    return Overhead(own_ns / spent if spent else None, parts.traced_ratio if parts else None, profile.lost_spans)
 
 
 def own_cost_ns(profile: Profile, steps: Steps) -> float:

@@ -89,7 +89,9 @@ _LOOSE = msgspec.json.Decoder(list[_LooseEvent])
 _NO_ARGS = Args()
 
 
-def read_trace(path: Path, max_json_mb: int = MAX_JSON_MB, progress: Callable[[int, int], None] | None = None) -> Trace:
+def read_trace(
+    path: str | Path, max_json_mb: int = MAX_JSON_MB, progress: Callable[[int, int], None] | None = None
+) -> Trace:
     """Read a trace that torch.profiler exported.
 
     Args:
@@ -101,6 +103,7 @@ def read_trace(path: Path, max_json_mb: int = MAX_JSON_MB, progress: Callable[[i
     Raises:
         UnreadableInputError: It cannot be read, is no trace, is too large, or holds nothing of PyTorch.
     """
+    path = Path(path)
     text = EventText(path, max_json_mb * 1_000_000, progress)
     table = _Table()
     decode = _Decoder()

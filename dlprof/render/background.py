@@ -24,6 +24,7 @@ ENVIRONMENT_ROWS = 60
 RANK_ROWS = 64
 GPUS = 16
 _SHOWN_ELSEWHERE = ("gpus", "spans", "trace", "own_cost_ms_per_step")
+"""Entries of ``environment`` in the JSON that other sections of the report show."""
 _METHOD_OF_TRACE = (
     "Read from a trace that torch.profiler exported. Every moment of a step has one cause, the first that holds: the "
     "device computes; it copies; the training loop waits for a batch; a collective runs; the host waits for the "

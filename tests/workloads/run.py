@@ -30,8 +30,11 @@ LIMIT_S = 120
 STEPS = ("--steps", "40", "--warmup", "5", "--trace-steps", "5")
 SKIPPED_STEPS = 5
 """Of a plain run: they come from queues that were filled, or not yet filled, at the start."""
-SERVED = range(10, 50)
-"""Requests of a plain run that tells what a step takes without input. They come after those that are kept."""
+REMOVED = {"input": 4, "data-work": 12}
+"""What a plain run does without from request `REMOVED_FROM` on, and how many steps it then takes until that shows: with
+data work, until the queues hold no more that was made before."""
+REMOVED_FROM, REMOVED_TO = 30, 62
+"""All scripts ask for some more. Both parts are of one process: from start to start, steps of some differ twofold."""
 COLUMNS = ("workload", "accepted", "verdict", "share", "confidence", "hot line", "advice", "answer")
 
 
@@ -231,53 +234,71 @@ def run_under_dlprof(chosen: list[Variant], options: argparse.Namespace, console
 # ---- plain -----------------------------------------------------------------------------------------------------------
 
 
-def plain_step_ms(variant: Variant, served: range | None = None) -> tuple[float, float]:
-    """Mean time between requests for a batch in a run without dlprof, in ms, and the whole run's time in s.
+def plain(variant: Variant, without: str | None = None) -> tuple[list[float], float]:
+    """When a run without dlprof asked for each batch, in s, and the whole run's time in s.
 
     Args:
         variant: The script.
-        served: Requests that get an earlier batch at once. The time is that of these.
+        without: Key of `REMOVED`; None for the script as it is.
     """
     with tempfile.TemporaryDirectory(prefix="wl-") as name:
         times = Path(name) / "times"
         environment = {"PYTHONPATH": str(labels.HERE / "stopwatch"), "WORKLOAD_STOPWATCH": str(times)}
-        if served:
-            environment["WORKLOAD_SERVED"] = f"{served.start}:{served.stop}"
+        if without:
+            environment |= {"WORKLOAD_WITHOUT": without, "WORKLOAD_REQUESTS": f"{REMOVED_FROM}:{REMOVED_TO}"}
         begun = time.monotonic()
         done = started([*variant.launch, sys.executable, str(variant.script)], Path(name), environment)
         took = time.monotonic() - begun
         if variant.status is not None and done.returncode != variant.status:
             raise SystemExit(f"{variant.title} ended with {done.returncode}:\n{done.stderr}")
-        asked = [float(line) for line in times.read_text().split()]
-        asked = asked[served.start + SKIPPED_STEPS : served.stop] if served else asked[SKIPPED_STEPS:]
-    return (asked[-1] - asked[0]) / (len(asked) - 1) * 1e3, took
+        return [float(line) for line in times.read_text().split()], took
+
+
+def step_ms(asked: list[float]) -> float:
+    """Mean time from one request for a batch to the next, in ms."""
+    return (asked[-1] - asked[0]) / (len(asked) - 1) * 1e3
+
+
+def saved(variant: Variant, without: str) -> float:
+    """By what part a step is shorter without the input, or without the data work, in one plain run."""
+    asked, _ = plain(variant, without)
+    as_it_is = step_ms(asked[SKIPPED_STEPS : REMOVED_FROM + 1])
+    return 1 - step_ms(asked[REMOVED_FROM + REMOVED[without] : REMOVED_TO]) / as_it_is
 
 
 def run_plain(chosen: list[Variant], turns: int, console: Console) -> int:
-    """Measure each case's fix: scripts interleaved, medians over the runs. Returns the exit status."""
-    table = Table("case", "step, ms", "spread, ms", "without input, ms", "whole run, s", "old/new step")
+    """Measure each script and its case's fix: runs interleaved, medians over them. Returns the exit status."""
+    table = Table("script", "step, ms", *(f"saved without {what}" for what in REMOVED), "whole run, s", "old/new step")
     for case in sorted({variant.case for variant in chosen}):
         of_case = [variant for variant in chosen if variant.case == case]
         why = next(filter(None, (missing(need) for need in of_case[0].needs)), None)
         if why:
             table.add_row(case, why)
             continue
-        found: dict[str, list[tuple[float, float]]] = {variant.name: [] for variant in of_case}
-        without: dict[str, list[float]] = {variant.name: [] for variant in of_case}
+        steps: dict[str, list[float]] = {variant.name: [] for variant in of_case}
+        took: dict[str, list[float]] = {variant.name: [] for variant in of_case}
+        gains: dict[tuple[str, str], list[float]] = {}
         for _ in range(turns):
             for variant in of_case:
-                found[variant.name].append(plain_step_ms(variant))
-                without[variant.name].append(plain_step_ms(variant, SERVED)[0])
-        middle = {name: statistics.median(step for step, _ in runs) for name, runs in found.items()}
-        ratio = f"{middle['slow'] / middle['fixed']:.2f}" if {"slow", "fixed"} <= middle.keys() else ""
-        table.add_row(
-            case,
-            " → ".join(f"{value:.1f}" for value in middle.values()),
-            ", ".join(f"{min(runs)[0]:.1f} to {max(runs)[0]:.1f}" for runs in found.values()),
-            ", ".join(f"{statistics.median(steps):.1f}" for steps in without.values()),
-            " → ".join(f"{statistics.median(took for _, took in runs):.1f}" for runs in found.values()),
-            ratio,
-        )
+                asked, seconds = plain(variant)
+                steps[variant.name].append(step_ms(asked[SKIPPED_STEPS:]))
+                took[variant.name].append(seconds)
+                for what in REMOVED:
+                    gains.setdefault((variant.name, what), []).append(saved(variant, what))
+        middle = {name: statistics.median(runs) for name, runs in steps.items()}
+        for variant in of_case:
+            name = variant.name
+            shown = [
+                f"{statistics.median(runs):.0%} ({min(runs):.0%} to {max(runs):.0%})"
+                for runs in (gains[name, what] for what in REMOVED)
+            ]
+            table.add_row(
+                variant.title,
+                f"{middle[name]:.1f} ({min(steps[name]):.1f} to {max(steps[name]):.1f})",
+                *shown,
+                f"{statistics.median(took[name]):.1f}",
+                f"{middle['slow'] / middle['fixed']:.2f}" if name == "fixed" and "slow" in middle else "",
+            )
     console.print(table)
     return 0
 
@@ -291,7 +312,7 @@ def main() -> int:
     add("--busy", action="store_true", help="keep one core busy with another process meanwhile")
     add("--advice", action="store_true", help="expected advice that is missing is wrong")
     add("--keep", type=Path, metavar="DIR", help="keep the runs' folders there")
-    add("--plain", type=int, metavar="N", help="no dlprof: measure each fix, and the step without input, N times")
+    add("--plain", type=int, metavar="N", help="no dlprof: measure each fix, and what removing input saves, N times")
     options = parser.parse_args()
     every = [variant for case in labels.cases() for variant in labels.variants(case)]
     chosen = [each for each in every if not options.names or any(name in each.title for name in options.names)]

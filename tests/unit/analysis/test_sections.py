@@ -250,15 +250,18 @@ def test_the_cost_of_looking_is_the_number_of_spans_times_what_one_costs():
     pipeline = build_pipeline(found, steps, find_fetches(found))
     spans_per_step = (len(found.spans) - 1) / 10
     looked_at = ms(40) * 10
-    overhead = sections.overhead(replace(found, lost_spans=7), steps, parts, pipeline)
+    own = sections.own_cost_ns(found, steps)
+    assert own == pytest.approx(spans_per_step * 10 * 1000, rel=0.02)
+    overhead = sections.overhead(replace(found, lost_spans=7), own, parts, pipeline)
     assert overhead.own_cost_ratio == pytest.approx(spans_per_step * 10 * 1000 / looked_at, rel=0.02)
     assert (overhead.traced_ratio, overhead.lost_spans) == (None, 7)
-    assert sections.own_cost_ns(found, steps) == pytest.approx(spans_per_step * 10 * 1000, rel=0.02)
 
 
 def test_a_run_of_nothing_costs_nothing():
     empty = recorded([])
-    assert sections.overhead(empty, find_steps(empty), None, None).own_cost_ratio is None
+    own = sections.own_cost_ns(empty, find_steps(empty))
+    assert own == 0
+    assert sections.overhead(empty, own, None, None).own_cost_ratio is None
 
 
 # ---- whatever the run ------------------------------------------------------------------------------------------------

@@ -400,9 +400,14 @@ def test_other_tools_traces_hold_no_pytorch_activity(tmp_path, events):
     assert "no PyTorch activity found" in error.message
 
 
+def test_a_file_may_be_named_by_a_text(tmp_path):
+    path = written(tmp_path, {"traceEvents": some_events(3)})
+    assert len(read_trace(str(path)).events) == len(read_trace(path).events) > 0
+
+
 def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(UnreadableInputError, match="No such file"):
-        read_trace(tmp_path / "none.json")
+        read_trace(str(tmp_path / "none.json"))
 
 
 def test_a_file_larger_than_allowed_is_refused_before_it_is_read(tmp_path):

@@ -110,7 +110,7 @@ def test_a_bad_end_is_told(reason: ExitReason) -> None:
 
 IN_A_WORKER = """ValueError: Caught ValueError in DataLoader worker process 0.
 Original Traceback (most recent call last):
-  File "/work/train.py", line 8, in __getitem__
+  File "/home/user/train.py", line 8, in __getitem__
     raise ValueError(f"bad sample: {index}")
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 ValueError: bad sample: 30
