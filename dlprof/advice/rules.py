@@ -28,6 +28,8 @@ from dlprof.model.kinds import Component, Confidence
 from dlprof.model.pipeline import BOTTLENECK_OF
 from dlprof.model.report import Evidence, HotLine
 
+_MOST_OF_THE_WAIT = 0.5
+"""Part of the wait from which a component is what is waited for."""
 _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 
 
@@ -123,6 +125,9 @@ def _lower_num_workers(findings: Findings) -> Answer:
     if knee.to < workers and sure and knee.speedup[1] >= least:
         evidence = [*wait_evidence(findings), Evidence("cores", findings.cores, "count")]
         return Advice("lower-num-workers", "num_workers", workers, knee.to, knee.speedup, tuple(evidence))
+    if knee.to < workers and knee.speedup[1] >= 1 / SAME:
+        # Fewer would do as well, and are not worth a change: neither advised nor said to be needed.
+        return None
     busy = findings.worker_busy_ratio
     return Refusal("lower-num-workers", "needed", {"share": busy}) if busy is not None else None
 
@@ -152,8 +157,13 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
             return Refusal(id_, missing) if missing and findings.loader is not None else None
         if forecast.speedup[1] < WORTH_CODING or forecast.speedup[0] <= 1:
             return Refusal(id_, "small-gain", {"gain": forecast.speedup})
-        wait = Evidence(f"wait_for_{component}", round(findings.waits_ms.get(component, 0.0), 3), "ms")
-        return Advice(id_, None, None, None, forecast.speedup, (*wait_evidence(findings), wait))
+        waited, spent = findings.waits_ms.get(component, 0.0), findings.per_batch_ms.get(component, 0.0)
+        if waited >= _MOST_OF_THE_WAIT * sum(findings.waits_ms.values()):
+            cost = Evidence(f"wait_for_{component}", round(waited, 3), "ms")
+        else:
+            # It takes the cores from something else, which is what is waited for.
+            cost = Evidence(f"{component}_ms_per_batch", round(spent, 3), "ms")
+        return Advice(id_, None, None, None, forecast.speedup, (*wait_evidence(findings), cost))
 
     return rule
 

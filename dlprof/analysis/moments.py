@@ -75,6 +75,7 @@ def _moment(key: str, step: Step, profile: Profile, steps: Sequence[Step]) -> Mo
         ms=step.duration_ns / _MS,
         wait_ms=step.wait_ns / _MS,
         from_ms=(window[0] - zero) / _MS,
+        to_ms=(window[1] - zero) / _MS,
         made_ms=float(own.duration_ns().sum()) / _MS if len(own) else None,
         made_from_ms=(begins[0] - zero) / _MS if begins else None,
         made_by=names.get(int(own.track[0]), "") if len(own) else "",

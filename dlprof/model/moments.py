@@ -50,6 +50,7 @@ class Moment:
         ms: Its length.
         wait_ms: The wait for its batch.
         from_ms: Where the lanes begin, in ms since the step began; not above 0.
+        to_ms: Where they end: ``ms``, and what of dlprof's own work or of another loader's lay within the step.
         made_ms: How long the making of its batch took; None where that was not seen.
         made_from_ms: When it began, in ms since the step began; None likewise.
         made_by: The lane that made it; empty likewise.
@@ -61,6 +62,7 @@ class Moment:
     ms: float
     wait_ms: float
     from_ms: float
+    to_ms: float
     made_ms: float | None
     made_from_ms: float | None
     made_by: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.model.report import Report
-from dlprof.render.blocks import Block, Fact, Facts, Listing, Prose, Section, Table
+from dlprof.render.blocks import Block, Code, Fact, Facts, Listing, Prose, Section, Table
 from dlprof.render.numbers import (
     NOT_MEASURED,
     TIMES,
@@ -23,8 +23,10 @@ from dlprof.render.plain import name, setting, text
 ENVIRONMENT_ROWS = 60
 RANK_ROWS = 64
 GPUS = 16
-_SHOWN_ELSEWHERE = ("gpus", "spans", "trace", "own_cost_ms_per_step")
+_SHOWN_ELSEWHERE = ("gpus", "spans", "trace", "own_cost_ms_per_step", "during_the_steps")
 """Entries of ``environment`` in the JSON that other sections of the report show."""
+_LIMITS = ("cpu_quota", "memory_limit_bytes")
+"""Facts that are None where there is no limit."""
 _METHOD_OF_TRACE = (
     "Read from a trace that torch.profiler exported. Every moment of a step has one cause, the first that holds: the "
     "device computes; it copies; the training loop waits for a batch; a collective runs; the host waits for the "
@@ -37,6 +39,7 @@ def background(report: Report) -> list[Section | None]:
     return [
         _ranks(report),
         _why_not(report),
+        _traceback(report),
         _settings(report),
         _environment(report),
         _notices(report),
@@ -49,6 +52,14 @@ def _why_not(report: Report) -> Section | None:
         return None
     items = tuple(Fact(name(row.id, 60), text(row.why, 600)) for row in report.not_advised)
     return Section("why-not", "Why not?", (Prose("Usual advice that would not help here."), Listing(items)))
+
+
+def _traceback(report: Report) -> Section | None:
+    """Where the exception that ended the script was raised, if it came from another process with its stack."""
+    detail = report.run.exit.detail
+    if not detail or "\n" not in detail.strip():
+        return None
+    return Section("traceback", "Traceback", (Code(text(detail.rstrip())),), "Show it")
 
 
 def _ranks(report: Report) -> Section | None:
@@ -78,7 +89,11 @@ def _environment(report: Report) -> Section | None:
         facts.insert(0, Fact("command", name(" ".join(report.run.command), 400)))
     facts.insert(0, Fact("host", name(report.host, 80)))
     machine = Facts("Machine and software", tuple(facts[:ENVIRONMENT_ROWS]))
-    return Section("environment", "Environment", (machine, *gpu_facts(gpus if isinstance(gpus, list) else [])))
+    during = report.environment.get("during_the_steps")
+    load = [Fact(*labelled(key, value)) for key, value in flat(during)] if isinstance(during, dict) else []
+    facts_of_steps = [Facts("During the steps", tuple(load[:ENVIRONMENT_ROWS]))] if load else []
+    gpu = gpu_facts(gpus if isinstance(gpus, list) else [])
+    return Section("environment", "Environment", (machine, *facts_of_steps, *gpu))
 
 
 def gpu_facts(gpus: Sequence[Any]) -> list[Facts]:
@@ -163,9 +178,13 @@ def labelled(key: str, value: Any) -> tuple[str, str]:
             if is_number(value):
                 return label, shown(value)
             if value is None:
-                return label, "not known"
+                return label, _missing(key)
     label = name(key.removesuffix("_count").replace("_", " "), 60)
-    return label, "not known" if value is None else setting(value)
+    return label, _missing(key) if value is None else setting(value)
+
+
+def _missing(key: str) -> str:
+    return "none" if key in _LIMITS else "not known"
 
 
 def _notices(report: Report) -> Section | None:
@@ -216,7 +235,10 @@ def _method(report: Report) -> Section:
             else f"{percent(cost)} of the CPU time it looked at"
             + (f", {milliseconds(per_step)} per step" if is_number(per_step) else ""),
         ),
-        Fact("A traced step takes", NOT_MEASURED if traced is None else f"{times(traced)} the time of an untraced one"),
+        Fact(
+            "A traced step, without its wait for input",
+            NOT_MEASURED if traced is None else f"takes {times(traced)} the time of an untraced one",
+        ),
         Fact("Records lost", count(overhead.lost_spans)),
         Fact("Made by", f"dlprof {name(report.dlprof, 40)}"),
     )

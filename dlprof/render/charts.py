@@ -216,7 +216,7 @@ def _components(report: Report, width: int) -> Any:
         return None
     narrow = width == NARROW
     pitch, thick = (40, 14) if narrow else (26, 16)
-    pads = Pads(0 if narrow else 214, 2, 70, 2)
+    pads = Pads(0 if narrow else 214, 2, 100, 2)
     plot = width - pads.left - pads.right
     longest = max(max(spread.mean, spread.p95) for _, spread in rows)
     values = []
@@ -230,7 +230,7 @@ def _components(report: Report, width: int) -> Any:
                 "x2": spread.mean * plot / longest,
                 "p95": spread.p95 * plot / longest,
                 "end": end + 8,
-                "text": milliseconds(spread.mean),
+                "text": f"mean {milliseconds(spread.mean)}",
                 "y": middle,
                 "zero": 0,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from dlprof.model.moments import Moment
@@ -50,7 +51,13 @@ def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
         },
         style=trusted(palette.style()) + style("report.css") + style("print.css"),
         tie=tie,
+        breakable=breakable,
     )
+
+
+def breakable(code: str) -> str:
+    """A path or a name with places where a line may end: behind ``/``, and behind ``.`` but in a file's name."""
+    return trusted("<wbr>").join(re.split(r"(?<=/)(?=.)|(?<=[a-z]\.)(?=[A-Za-z_])(?!py\b)", code))
 
 
 def _chart_texts(shown: ReportView) -> dict[str, tuple[str, str]]:

@@ -74,13 +74,13 @@ def moment_chart(moment: Moment, width: int) -> Any:
     height = _PITCH * len(moment.lanes)
     y = down("y", height)
     # Places are in pixels but for the axis, since each layer has a scale of its own.
-    scale = plot / (moment.ms - moment.from_ms)
+    scale = plot / (moment.to_ms - moment.from_ms)
     ticks = alt.X(
         "x:Q",
-        scale=alt.Scale(domain=[moment.from_ms, moment.ms], nice=False),
+        scale=alt.Scale(domain=[moment.from_ms, moment.to_ms], nice=False),
         axis=axis(grid=False, tickCount=max(2, int(plot // 90)), format=",~f"),
     )
-    rules = [{"x": place, "y": 0, "y2": height} for place in (0.0, moment.ms)]
+    rules = [{"x": place, "y": 0, "y2": height} for place in (0.0, moment.to_ms)]
     layers = [chart_of(rules).mark_rule(color=LIGHT["muted"], strokeDash=[3, 3]).encode(x=ticks, y=y, y2="y2")]
     for part in Part:
         boxes = [

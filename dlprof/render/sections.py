@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from dlprof.model.kinds import Component
 from dlprof.model.moments import Moment
 from dlprof.model.report import Device, Forecast, Input, Report, StepRow, Total
 from dlprof.render.background import background
@@ -24,7 +25,7 @@ from dlprof.render.select import (
 from dlprof.render.trace import trace_section
 from dlprof.render.wording import cause_name, component_name, device_word
 
-SLOWEST_STEPS = 5
+SLOWEST_STEPS = SLOWEST_SAMPLES = 5
 ROWS_AT_MOST = 20
 """Rows of one table; what is left out is said."""
 
@@ -190,9 +191,9 @@ def _components(report: Report) -> list[Block]:
         return []
     most, spread = found[0]
     workers = measured_workers(report)
-    where = "in the training process" if workers == 0 else "in a worker" if workers else "where it is made"
+    where = " in the training process" if workers == 0 else ", from its worker to the training loop" if workers else ""
     sentence = (
-        f"One batch takes {milliseconds(sum(item.mean for _, item in found))} of work {where}. "
+        f"One batch takes {milliseconds(sum(item.mean for _, item in found))} of work{where}. "
         f"The largest part: {component_name(most)}, {milliseconds(spread.mean)}."
     )
     means, middles, highs = (column(getattr(item, field) for _, item in found) for field in ("mean", "p50", "p95"))
@@ -248,13 +249,13 @@ def _workers(data: Input) -> list[Block]:
 
 
 def _slowest_samples(data: Input) -> list[Block]:
-    samples = sorted(data.slowest_samples, key=lambda sample: -sample.ms)
+    samples = sorted(data.slowest_samples, key=lambda sample: -sample.ms)[:SLOWEST_SAMPLES]
     if not samples:
         return []
     unit, scale = ("ms", 1) if samples[0].ms >= 1 else ("µs", 1000)
     times = column(sample.ms * scale for sample in samples)
     rows = [(str(sample.index), time) for sample, time in zip(samples, times, strict=True)]
-    return [table("The slowest samples", ("Dataset index", unit), "tn", rows, 10)]
+    return [table("The slowest samples", ("Dataset index", unit), "tn", rows)]
 
 
 def _totals(report: Report) -> list[Block]:
@@ -315,7 +316,7 @@ def _forecast(report: Report) -> Section | None:
     low, middle, high = (column(row.step_ms[index] for row in rows) for index in range(3))
     cells: list[tuple[str, ...]] = [
         (
-            f"{name(row.setting, 40)} {setting(row.from_, 30)} → {setting(row.to, 30)}",
+            _change(row),
             middle[index],
             f"{low[index]}{TO}{high[index]}",
             gain(row.speedup),
@@ -330,6 +331,18 @@ def _forecast(report: Report) -> Section | None:
         head, columns, cells = head[:-1], columns[:-1], [cell[:-1] for cell in cells]
     blocks.append(table("Step time that another setting would give", head, columns, cells))
     return Section("forecast", "What other settings would give", tuple(blocks))
+
+
+def _change(row: Forecast) -> str:
+    """What a forecast supposes: another value, the one in force, or a part of the data work that is gone."""
+    removed = row.setting.removesuffix(" removed")
+    if removed == "input":
+        return "without any data work"
+    if removed in set(Component):
+        return f"without {component_name(Component(removed))}"
+    if row.from_ == row.to:
+        return f"{name(row.setting, 40)} {setting(row.to, 30)}, as it is"
+    return f"{name(row.setting, 40)} {setting(row.from_, 30)} → {setting(row.to, 30)}"
 
 
 def _fewest_workers(curve: Sequence[Forecast]) -> Forecast | None:

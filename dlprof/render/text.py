@@ -222,7 +222,9 @@ def _block(block: Block) -> list[str]:
                 f"{cut(fact.label, CELL_LIMIT):<{len(indent)}}{fact.value}",
                 WIDTH,
                 subsequent_indent=indent,
-                drop_whitespace=True,
+                # A path stays whole, and can be copied.
+                break_long_words=False,
+                break_on_hyphens=False,
             )
         ]
     return _table(block)

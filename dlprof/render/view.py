@@ -26,6 +26,7 @@ from dlprof.render.wording import (
 )
 
 ADVICE_ON_FIRST_SCREEN = 2
+_NOT_REMOVABLE = (Bottleneck.DEVICE_COMPUTE, Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
 ADVICE_SHOWN = 5
 """Advice that is not folded."""
 
@@ -128,9 +129,8 @@ def _because(report: Report) -> str:
     verdict = report.verdict
     slugs = [notice.slug for notice in report.notices]
     reason = confidence_reason(verdict.confidence, report.run.steps_measured, slugs)
-    plain = (Bottleneck.DEVICE_COMPUTE, Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
     saving = ""
-    if verdict.bottleneck not in plain and verdict.share is not None and report.step.mean_ms is not None:
+    if verdict.bottleneck not in _NOT_REMOVABLE and verdict.share is not None and report.step.mean_ms is not None:
         left = milliseconds((1 - verdict.share) * report.step.mean_ms)
         saving = f" Without this bottleneck a step would take about {left}."
     return f"{reason}.{saving}"
@@ -189,7 +189,9 @@ def _gain_note(row: AdviceRow, report: Report) -> str:
     middle = row.speedup[1]
     if report.step.mean_ms is None or not middle > 0:
         return "forecast"
-    before, after = column([report.step.mean_ms, report.step.mean_ms / middle])
+    # The same number as in the table of forecasts, where it is one of those.
+    forecast = next((it.step_ms[1] for it in report.forecast if it.speedup == row.speedup), None)
+    before, after = column([report.step.mean_ms, report.step.mean_ms / middle if forecast is None else forecast])
     return f"forecast: {before} → {after} ms per step"
 
 
@@ -224,4 +226,7 @@ def _close(blocks: list[Prose | Code], lines: list[str], pasting: bool) -> None:
 def _no_advice(report: Report) -> str:
     if report.verdict.bottleneck is Bottleneck.INCONCLUSIVE:
         return "No advice: the recording does not support any. Measure more steps, or see the notices below."
-    return "No advice: nothing that was tried in the forecast makes the step shorter."
+    found = "No advice: no setting that was tried in the forecast makes the step shorter."
+    if report.verdict.bottleneck in _NOT_REMOVABLE:
+        return found
+    return f"{found} Less of the work that the headline names would."

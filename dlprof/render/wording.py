@@ -147,7 +147,10 @@ def _amount_text(
     # Data work may also take cores from the step: without it more would be saved than was waited.
     beyond = bottleneck in BOTTLENECK_OF.values() and wait is not None and share > wait
     slug = "amount-beyond-wait" if beyond and percent(share) != percent(wait) else "amount"
-    return sentence(_catalogue("headline", slug), wait=percent(wait), **values)
+    if beyond and slug == "amount" and wait is not None:
+        values = _amount(wait, step_ms)
+    # The share is that of the whole bottleneck, of which the component is the largest part.
+    return sentence(_catalogue("headline", slug), wait=percent(wait), bottleneck=bottleneck_name(bottleneck), **values)
 
 
 def _amount(share: float, step_ms: float) -> dict[str, str]:

@@ -11,7 +11,7 @@ from known_findings import findings, forecast
 from dlprof.advice.data import IN_PYTHON
 from dlprof.advice.rules import FINE_WAIT, RULES, SAME, WORTH_CODING, WORTH_TRYING, advise
 from dlprof.model.advice import Advice, Findings, InputFacts, Refusal
-from dlprof.model.kinds import Bottleneck, Component
+from dlprof.model.kinds import Bottleneck, Component, Confidence
 from dlprof.model.pipeline import Interval
 from dlprof.model.report import Forecast, HotLine
 from dlprof.render.wording import why_not
@@ -20,10 +20,10 @@ JUST_BELOW = 1e-6
 IN_COLLATE = HotLine("train.py:7", "collate", "rows = pad(rows)", 0.8, "cpu")
 
 
-def costs(component: Component, removed: float | Forecast) -> Findings:
+def costs(component: Component, removed: float | Forecast, **more: Any) -> Findings:
     """Removing a part of the data work gains that much; the lines are those of collate_fn."""
     collated = findings(without={component: removed}, lines=(IN_COLLATE,))
-    return replace(collated, loader={**collated.loader, "collate_fn": "__main__.collate"})
+    return replace(collated, loader={**collated.loader, "collate_fn": "__main__.collate"}, **more)
 
 
 def answer(rule: str, found: Findings) -> Advice | Refusal | None:
@@ -112,6 +112,12 @@ def test_workers_that_are_all_needed_stay():
     assert answer(LOWER, findings(workers=2, busy=None, knee=forecast(2, 1.0))) is None
 
 
+def test_workers_without_whom_it_would_go_as_well_are_neither_advised_against_nor_needed():
+    assert answer(LOWER, findings(workers=2, busy=0.02, knee=forecast(0, 1.0, from_=2))) is None
+    unsure = replace(forecast(1, 1.0, from_=2), confidence=Confidence.LOW)
+    assert answer(LOWER, findings(workers=2, busy=0.02, knee=unsure)) is None
+
+
 def test_without_workers_there_are_none_to_lower():
     assert answer(LOWER, findings(workers=0, knee=forecast(0, 1.0))) is None
 
@@ -164,7 +170,7 @@ PARTS = {
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
 def test_a_part_whose_removal_gains_is_worth_making_cheaper(rule, component):
-    found = assert_is_advice(answer(rule, costs(component, 1.7)), None, None, None)
+    found = assert_is_advice(answer(rule, costs(component, 1.7, waits_ms={component: 9.0})), None, None, None)
     assert found.id == rule
     assert found.speedup[1] == 1.7
     assert [each.metric for each in found.evidence] == ["input_wait", f"wait_for_{component}"]
@@ -173,6 +179,13 @@ def test_a_part_whose_removal_gains_is_worth_making_cheaper(rule, component):
 def test_the_evidence_says_how_long_the_part_is_waited_for():
     found = answer("pretokenize-dataset", findings(without={Component.TOKENIZER: 1.7}))
     assert (found.evidence[1].value, found.evidence[1].unit) == (21.5, "ms")
+
+
+@pytest.mark.parametrize(("rule", "component"), PARTS.items())
+def test_of_a_part_that_is_not_what_is_waited_for_the_evidence_says_what_a_batch_costs(rule, component):
+    waits = {component: 0.3, Component.UNPICKLE: 10.9}
+    found = answer(rule, costs(component, 1.7, waits_ms=waits, per_batch_ms={component: 50.04}))
+    assert (found.evidence[1].metric, found.evidence[1].value) == (f"{component}_ms_per_batch", 50.04)
 
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())

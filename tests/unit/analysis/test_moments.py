@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from builders import ms, profile, step
+from builders import ms, profile, step, validation
 
 from dlprof.analysis.moments import find_moments
 from dlprof.model.moments import Lane, Moment, Part
@@ -59,7 +59,7 @@ def test_nothing_lies_outside_the_window_and_a_workers_batches_do_not_overlap() 
     for moment in find_moments(profile(plan, workers=3)):
         assert -2 * moment.ms - 1e-6 <= moment.from_ms <= 0
         for lane in moment.lanes:
-            assert all(moment.from_ms <= it.start_ms < it.end_ms <= moment.ms + 1e-6 for it in lane.slices)
+            assert all(moment.from_ms <= it.start_ms < it.end_ms <= moment.to_ms + 1e-6 for it in lane.slices)
             making = sorted(stretches(lane, Part.OTHERS) + stretches(lane, Part.AWAITED))
             assert all(before[1] <= after[0] for before, after in pairwise(making))
 
@@ -77,3 +77,12 @@ def test_too_few_steps_show_nothing(count: int) -> None:
 def test_many_workers_do_not_make_the_chart_endless() -> None:
     plan = step(getitem=ms(60), python=ms(1)) * 90
     assert len(find_moments(profile(plan, workers=40))[0].lanes) <= 18
+
+
+def test_the_lanes_go_on_to_the_end_of_a_step_that_a_validation_interrupts() -> None:
+    plan = step(input_wait=ms(20), python=ms(5)) * 3 + step(input_wait=ms(90), python=ms(5)) * 1
+    plan += validation(step(input_wait=ms(3)) * 2) + step(input_wait=ms(20), python=ms(5)) * 2
+    slowest = find_moments(profile(plan))[-1]
+    assert slowest.ms == pytest.approx(95)
+    assert slowest.to_ms > slowest.ms + 5
+    assert max(it.end_ms for it in lanes(slowest)["training loop"].slices) == pytest.approx(slowest.to_ms)

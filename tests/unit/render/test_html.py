@@ -5,9 +5,12 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from builders import ms, profile, step
 from report_cases import CASES, CONTROL, MARKUP, hostile, tokenizer
 
-from dlprof.render.html import render_html
+from dlprof.analysis.moments import find_moments
+from dlprof.diagnose import diagnose
+from dlprof.render.html import breakable, render_html
 
 PAGES = {case: render_html(make()) for case, make in CASES.items()}
 
@@ -122,6 +125,36 @@ def test_the_size_of_a_page() -> None:
     assert max(len(PAGES[case]) for case in ("tokenizer", "images", "gpu")) < 150_000
 
 
+def test_the_page_of_fifty_steps_and_eight_workers_has_at_most_600_kilobytes() -> None:
+    parts = {
+        "decode": ms(60),
+        "transform": ms(9),
+        "getitem": ms(4),
+        "collate": ms(2),
+        "no_core": ms(8),
+        "pickle": ms(1),
+    }
+    parts |= {"send": ms(1), "receive": ms(1), "unpickle": ms(2), "compute": ms(12), "python": ms(1), "items": 16}
+    slow = step(**parts | {"decode": ms(300)})
+    run = profile(step(**parts) * 30 + slow + step(**parts) * 24 + step(**parts, traced=True) * 10, workers=8, warmup=5)
+    report, moments = diagnose(run), find_moments(run)
+    assert (report.run.steps_measured, len(report.input.workers if report.input else [])) == (50, 8)
+    assert [len(moment.lanes) for moment in moments] == [9, 9]
+    assert len(render_html(report, moments).encode()) <= 600_000
+
+
 def test_rendering_twice_gives_the_same() -> None:
     assert render_html(tokenizer()) == PAGES["tokenizer"]
     assert render_html(hostile()) == PAGES["hostile"]
+
+
+@pytest.mark.parametrize(
+    ("code", "broken"),
+    [
+        ("examples/train_images.py:101", "examples/<wbr>train_images.py:101"),
+        ("Photographs.__getitem__", "Photographs.<wbr>__getitem__"),
+        ("a/<b>.c", "a/<wbr>&lt;b&gt;.c"),
+    ],
+)
+def test_a_path_may_be_broken_between_its_parts(code: str, broken: str) -> None:
+    assert breakable(code) == broken

@@ -11,7 +11,7 @@ from report_cases import CASES, images, tokenizer
 from dlprof.model.kinds import Cause, Confidence, ExitReason
 from dlprof.model.report import BudgetRow, Exit, Forecast, Report, StepRow
 from dlprof.render.background import flat, gpu_facts, labelled
-from dlprof.render.blocks import Code, Figure, Prose, Section
+from dlprof.render.blocks import Code, Facts, Figure, Prose, Section, Table
 from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.sections import build
@@ -197,6 +197,7 @@ def test_environment_is_flattened_and_carries_units() -> None:
         ("gpus.0.memory", "150 GB"),
         ("limit", "not known"),
     ]
+    assert labelled("cpu_quota", None) == ("cpu quota", "none")
 
 
 GPU = {
@@ -266,3 +267,51 @@ def test_every_form_shows_the_gpus_apart_from_the_machine(form: Callable[[Report
         assert said in shown.replace("\N{NO-BREAK SPACE}", " ")
     assert "gpus.0" not in shown
     assert "GPU 0" not in form(report)
+
+
+def test_a_forecast_of_the_advice_is_the_one_in_the_table() -> None:
+    report = tokenizer()
+    row = replace(report.forecast[1], step_ms=(24.9, 27.4, 30.1))
+    advised = replace(report.advice[0], speedup=row.speedup)
+    report = replace(report, forecast=[row], advice=[advised])
+    assert view(report).advice[0].gain_note == "forecast: 61.9 → 27.4 ms per step"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"from_": 2, "to": 4}, "num_workers 2 → 4"),
+        ({"from_": 2, "to": 2}, "num_workers 2, as it is"),
+        ({"setting": "dataset_getitem removed", "to": 0.0}, "without dataset __getitem__"),
+        ({"setting": "input removed", "to": 0.0}, "without any data work"),
+    ],
+)
+def test_what_a_forecast_supposes_is_said_in_words(change: dict[str, Any], words: str) -> None:
+    report = replace(tokenizer(), forecast=[replace(tokenizer().forecast[0], **change)])
+    found = section(report, "forecast")
+    assert found is not None
+    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    assert table.rows[0][0] == words
+
+
+def test_what_happened_during_the_steps_stands_apart_from_the_machine() -> None:
+    report = replace(tokenizer(), environment={"cores": 2, "during_the_steps": {"cores_used": 1.9}})
+    found = section(report, "environment")
+    assert found is not None
+    machine, during = (block for block in found.blocks if isinstance(block, Facts))
+    assert ("cores", "2") in [(fact.label, fact.value) for fact in machine.rows]
+    assert [(fact.label, fact.value) for fact in during.rows] == [("cores used", "1.9")]
+
+
+def test_the_stack_of_an_exception_in_a_worker_is_shown_whole() -> None:
+    detail = 'ValueError: Caught\nTraceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: gap\n'
+    report = replace(tokenizer(), run=replace(tokenizer().run, exit=Exit(1, ExitReason.EXCEPTION, detail)))
+    found = section(report, "traceback")
+    assert found is not None
+    assert [block.text for block in found.blocks if isinstance(block, Code)] == [detail.rstrip()]
+    plain = replace(report, run=replace(report.run, exit=Exit(1, ExitReason.EXCEPTION, "ValueError: gap")))
+    assert section(plain, "traceback") is None
+
+
+def test_without_advice_the_headlines_work_is_what_would_help() -> None:
+    assert view(replace(tokenizer(), advice=[])).no_advice.endswith("Less of the work that the headline names would.")

@@ -80,9 +80,15 @@ def test_no_headline_claims_a_wait_above_the_measured_one(bottleneck: Bottleneck
     said = headline(bottleneck, None, 0.4, Confidence.HIGH, STEP, budget, "cpu").replace("\N{NO-BREAK SPACE}", " ")
     if wait < 0.4:
         assert f"waiting for at most {percent(wait)} of it, ".replace("\N{NO-BREAK SPACE}", " ") in said
-        assert "without that work a step would be 40 % shorter (24.5 ms of 61.3 ms)" in said
+        assert f"without {bottleneck_name(bottleneck)} a step would be 40 % shorter (24.5 ms of 61.3 ms)" in said
     else:
         assert "waiting for 40 % of it (24.5 ms of 61.3 ms)" in said
+
+
+def test_nor_one_that_is_above_it_by_less_than_is_shown() -> None:
+    budget = [BudgetRow(Cause.INPUT_WAIT, 0.398 * 61.3, 0.398, "light")]
+    said = headline(Bottleneck.STORAGE_IO, None, 0.4, Confidence.HIGH, STEP, budget, "cpu")
+    assert "waiting for 40 % of it (24.4 ms of 61.3 ms)" in said.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_what_is_held_up_outside_the_wait_for_input_is_not_measured_by_it() -> None:
@@ -190,7 +196,7 @@ def test_an_advice_without_a_section_still_says_what_to_set() -> None:
 
 
 def test_metrics_lose_their_unit() -> None:
-    assert metric_name("tokenizer_ms_per_batch") == "tokenizer per batch"
+    assert metric_name("transform_ms_per_batch") == "transform per batch"
     assert metric_name("worker_busy_ratio") == "workers busy"
     assert metric_name("queue_wait_ms") == "queue wait"
 
