@@ -78,7 +78,7 @@ def moment_chart(moment: Moment, width: int) -> Any:
     ticks = alt.X(
         "x:Q",
         scale=alt.Scale(domain=[moment.from_ms, moment.to_ms], nice=False),
-        axis=axis(grid=False, tickCount=max(2, int(plot // 90)), format=",~f"),
+        axis=axis(grid=False, tickCount=max(3, int(plot // 90)), format=",~f"),
     )
     rules = [{"x": place, "y": 0, "y2": height} for place in (0.0, moment.to_ms)]
     layers = [chart_of(rules).mark_rule(color=LIGHT["muted"], strokeDash=[3, 3]).encode(x=ticks, y=y, y2="y2")]

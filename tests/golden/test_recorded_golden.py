@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from typing import NamedTuple
 
 import pytest
@@ -96,3 +97,12 @@ def test_the_report_of_a_crash_names_the_exception_and_the_place_it_was_raised_a
         if name.endswith((".txt", ".md", ".html")):
             assert isinstance(said, bytes)
             assert "recording 417: 400 of" in said.decode().replace("\u00a0", " ").replace("\n", " ")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_pdf_has_six_pages_at_most(case: str) -> None:
+    made = documents(case)["report.pdf"]
+    if isinstance(made, DlprofError):
+        pytest.skip(f"{made.message} {made.hint}")
+    pages = pytest.importorskip("pypdf").PdfReader(io.BytesIO(made)).pages
+    assert 1 < len(pages) <= 6

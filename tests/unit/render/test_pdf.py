@@ -45,6 +45,21 @@ def test_the_usual_case_takes_four_pages_of_a4_at_most(case: str) -> None:
     assert (round(width), round(height)) == (210, 297)
 
 
+@pytest.mark.parametrize("case", ["images", "gpu", "trace"])
+def test_no_table_runs_out_of_the_page(case: str) -> None:
+    beyond: list[str] = []
+    margin = 16 * 72 / 25.4
+    for page in pdf_of(case).pages:
+        right = float(page.mediabox.right) - margin
+
+        def visit(text: str, matrix: list[float], at: list[float], *_: object, right: float = right) -> None:
+            if text.strip() and at[4] * matrix[0] + matrix[4] > right:
+                beyond.append(text)
+
+        page.extract_text(visitor_text=visit)
+    assert beyond == []
+
+
 def test_bookmarks_lead_through_it() -> None:
     titles: list[str] = []
 
