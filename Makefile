@@ -45,7 +45,7 @@ gpu-kit:
 	rm -rf $(KIT) build/gpu-wheel
 	$(PYTHON) -m pip wheel -q --no-deps -w build/gpu-wheel .
 	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: \
-	  click jinja2 msgspec nvidia-ml-py rich
+	  babel click jinja2 msgspec nvidia-ml-py rich
 	$(PYTHON) -m pip install -q --target $(KIT) --python-version $(KIT_PYTHON) --only-binary=:all: --no-deps \
 	  build/gpu-wheel/dlprof-*.whl
 

@@ -57,6 +57,7 @@ from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
 from dlprof.model.tune import Ending as TuneEnding
 from dlprof.model.tune import Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
 from dlprof.render import (
+    Pdf,
     Summary,
     compare_lines,
     render_brief,
@@ -68,11 +69,13 @@ from dlprof.render import (
 )
 from dlprof.render.text import SAID_APART
 from dlprof.render.view import ended
-from dlprof.render.wording import notice_text, tune_conclusion, tune_how, tune_text
+from dlprof.render.wording import failure_text, notice_text, tune_conclusion, tune_how
 from dlprof.trace_files import Analysis, Job
 from dlprof.trace_files import Options as TraceOptions
 from dlprof.trace_files import analyze as analyze
 from dlprof.whatif.comparison import judge_trials
+from dlprof.words import joined, tr
+from dlprof.words import shown as in_force
 
 JSON, TEXT, CSV = "json", "txt", "csv"
 REPORT_JSON = "report.json"
@@ -113,7 +116,7 @@ class FinishedRun:
         status: What ``dlprof run`` exits with.
         summary: What to say on the terminal.
         failures: What could not be made, a sentence each.
-        remarks: What became of ``--set`` and ``--fail-if``, to be shown whole, a paragraph each.
+        remarks: What became of ``--set`` and ``--fail-if``, and what a PDF lacks, to be shown whole, a paragraph each.
     """
 
     status: int
@@ -124,10 +127,11 @@ class FinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class WrittenReports:
-    """Which files were written, and what could not be made, a sentence each."""
+    """Which files were written, what could not be made, and what to say of those that were, a sentence each."""
 
     paths: list[Path]
     failures: list[str]
+    remarks: list[str] = field(default_factory=list)
 
 
 def finish_run(
@@ -158,18 +162,19 @@ def finish_run(
     status = report.run.exit.status
     if not status and any(bound.crossed(report) for bound in bounds):
         status = EXIT_BOUND_CROSSED
-    remarks = [each.text for each in report.notices if each.slug in SAID_APART]
-    return FinishedRun(
-        status, summary(report, str(shown)), written.failures, [*remarks, *(_checked(each, report) for each in bounds)]
-    )
+    remarks = [in_force(each.text) for each in report.notices if each.slug in SAID_APART]
+    remarks += [*(_checked(each, report) for each in bounds), *written.remarks]
+    return FinishedRun(status, summary(report, str(shown)), written.failures, remarks)
 
 
 def _checked(bound: Bound, report: Report) -> str:
     """What became of a bound: a machine's log has to tell a bound that held from one that was not looked at."""
     value = bound.found(report)
     if value is None:
-        return f"--fail-if {bound.text} does not hold: it was not measured"
-    return f"--fail-if {bound.text} {'holds' if bound.crossed(report) else 'does not hold'}: it is {value}"
+        return tr("--fail-if {bound} does not hold: it was not measured", bound=bound.text)
+    if bound.crossed(report):
+        return tr("--fail-if {bound} holds: it is {value}", bound=bound.text, value=value)
+    return tr("--fail-if {bound} does not hold: it is {value}", bound=bound.text, value=value)
 
 
 def load(source: Path) -> Profile:
@@ -194,7 +199,9 @@ def load(source: Path) -> Profile:
         return _put_together(folder, command, outcome)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UnreadableInputError(
-            "recording-unreadable", f"{folder / RECORDING} cannot be read: {error}", "Run the script again."
+            "recording-unreadable",
+            tr("{file} cannot be read: {error}", file=folder / RECORDING, error=error),
+            tr("Run the script again."),
         ) from error
 
 
@@ -239,10 +246,13 @@ def _write_all(folder: Path, documents: Iterator[tuple[str, bytes | DlprofError]
     written = WrittenReports([], [])
     for name, document in documents:
         if isinstance(document, DlprofError):
-            written.failures.append(f"{name} was not written: {document.message} {document.hint}".rstrip())
+            why = joined(document.message, document.hint)
+            written.failures.append(tr("{file} was not written: {why}", file=name, why=why))
         else:
             (folder / name).write_bytes(document)
             written.paths.append(folder / name)
+            if isinstance(document, Pdf) and document.remark:
+                written.remarks.append(f"{name}: {document.remark}")
     return written
 
 
@@ -318,9 +328,10 @@ def measured_run(folder: Path, name: str, elapsed_s: float, *, interrupted: bool
         interrupted: Whether it was, whatever the script made of that.
     """
     report = _report_in(folder)
-    restarts_ms = _restarts_ms(load(folder))
+    profile = load(folder)
+    restarts_ms = _restarts_ms(profile)
     steps = tuple(row.ms + restarts_ms for row in report.steps if not row.traced and row.ms > 0)
-    failure = Failure("interrupted", tune_text("failed-run")) if interrupted else _failure(report, steps)
+    failure = Failure("interrupted", failure_text("failed-run")) if interrupted else _failure(report, profile, steps)
     return Measured(name, steps, elapsed_s, failure)
 
 
@@ -334,13 +345,13 @@ def _report_in(folder: Path) -> Report:
     return decode_report((folder / REPORT_JSON).read_bytes())
 
 
-def _failure(report: Report, steps: tuple[float, ...]) -> Failure | None:
+def _failure(report: Report, profile: Profile, steps: tuple[float, ...]) -> Failure | None:
     """Why a run does not say what its settings are worth."""
     if bad_end := ended(report):
         return Failure(report.run.exit.reason.value, bad_end)
-    for notice in report.notices:
+    for notice in profile.notices:
         if notice.slug in SAID_APART:
-            return Failure(notice.slug, notice.text)
+            return Failure(notice.slug, notice_text(notice.slug, **notice.values))
     return None if steps else Failure("no-steps", notice_text("no-steps"))
 
 
@@ -400,7 +411,7 @@ def conclude(
     written = _write_all(folder, render_tune(found, [name for name in formats if name != JSON]))
     best = next((path for path in written.paths if path.suffix == ".html"), None)
     shown = best or next(iter(written.paths), folder / TUNE_FILE)
-    return [*tune_lines(found), str(shown)], written.failures
+    return [*tune_lines(found), str(shown)], [*written.failures, *written.remarks]
 
 
 # ---- compare --------------------------------------------------------------------------------------------------------
@@ -464,8 +475,8 @@ def _saved(source: Path) -> Profile | Report | Job:
     except (OSError, ValueError) as error:
         raise UnreadableInputError(
             "report-unreadable",
-            f"{file} cannot be read as a dlprof report: {error}",
-            "Give a run's folder, its run.dlprof, or its report.json.",
+            tr("{file} cannot be read as a dlprof report: {error}", file=file, error=error),
+            tr("Give a run's folder, its run.dlprof, or its report.json."),
         ) from error
 
 
@@ -474,13 +485,15 @@ def _one_job(source: Path) -> Job:
         found = analyze(source, TraceOptions())
     except UnreadableInputError as error:
         raise UnreadableInputError(
-            "not-a-run", f"{source} is not a run, and there is no trace in it", "name a run's folder or a trace"
+            "not-a-run",
+            tr("{source} is not a run, and there is no trace in it", source=source),
+            tr("name a run's folder or a trace"),
         ) from error
     if len(found.jobs) > 1:
         raise UnreadableInputError(
             "several-jobs",
-            f"there are traces of {len(found.jobs)} jobs in {source}",
-            "name one trace, or the folder of one job",
+            tr("there are traces of {jobs} jobs in {source}", jobs=len(found.jobs), source=source),
+            tr("name one trace, or the folder of one job"),
         )
     if not found.jobs:
         raise found.failures[0]

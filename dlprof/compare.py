@@ -33,7 +33,7 @@ from dlprof.model.kinds import Cause
 from dlprof.model.profile import Profile
 from dlprof.model.report import Forecast, Report
 from dlprof.render.view import ended
-from dlprof.render.wording import compare_conclusion, compare_text
+from dlprof.render.wording import caution_text, compare_conclusion
 from dlprof.trace_files import Job
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH
 from dlprof.whatif.two_runs import LEAST_STEPS, compare_samples, direction
@@ -304,7 +304,7 @@ def _cautions(
     reports = before.report, after.report
 
     def caution(slug: str, **values: Any) -> Caution:
-        return Caution(slug, compare_text(slug, **values))
+        return Caution(slug, caution_text(slug, **values))
 
     if reports[0].created == reports[1].created and reports[0].steps == reports[1].steps:
         yield caution("same-run")

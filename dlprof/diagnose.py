@@ -65,6 +65,7 @@ from dlprof.whatif.forecast import (
     removal,
 )
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH, Scenario, Simulator, in_force
+from dlprof.words import marked
 
 DOUBTS = ("drift", "script-ahead", "simulator-off", "cores-busy", "no-trace")
 """Notices that make a verdict less than certain, the weightiest first."""
@@ -335,11 +336,7 @@ def _verdict(profile: Profile, measured: _Measured, judgement: Judgement) -> Ver
     budget = sections.budget(measured.parts)
     reason = None
     if judgement.bottleneck is Bottleneck.INCONCLUSIVE:
-        named = {
-            key: wording.bottleneck_name(value) if isinstance(value, Bottleneck) else value
-            for key, value in judgement.reason_values.items()
-        }
-        reason = wording.inconclusive_reason(judgement.reason, **named)
+        reason = wording.inconclusive_reason(judgement.reason, **judgement.reason_values)
     text = wording.headline(
         judgement.bottleneck,
         judgement.component,
@@ -546,8 +543,8 @@ def _why_untraced(run: RunFacts) -> str:
     if not run.trace_steps:
         return "--trace-steps 0"
     if run.ending.reason is ExitReason.STEPS_REACHED:
-        return "workers were started anew where it would have run, and it must be off then"
-    return "the training loop ended before the traced steps"
+        return marked("workers were started anew where it would have run, and it must be off then")
+    return marked("the training loop ended before the traced steps")
 
 
 def _phase_notices(profile: Profile, steps: Steps) -> list[Notice]:

@@ -201,11 +201,7 @@ def _input(parts: Partition) -> Interval:
 def _verdict(judgement: Judgement, step: StepTimes, parts: Partition | None, device: str) -> Verdict:
     reason = None
     if judgement.bottleneck is Bottleneck.INCONCLUSIVE:
-        named = {
-            key: wording.bottleneck_name(value) if isinstance(value, Bottleneck) else value
-            for key, value in judgement.reason_values.items()
-        }
-        reason = wording.inconclusive_reason(judgement.reason, **named)
+        reason = wording.inconclusive_reason(judgement.reason, **judgement.reason_values)
     text = wording.headline(
         judgement.bottleneck,
         judgement.component,

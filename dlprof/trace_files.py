@@ -20,6 +20,7 @@ from dlprof.errors import DlprofError, UnreadableInputError
 from dlprof.formats.json_events import MAX_JSON_MB
 from dlprof.formats.torch_trace import read_trace
 from dlprof.model.report import Report
+from dlprof.words import tr
 
 _NAMED_AS_TRACES = (".trace.json", ".trace.json.gz")
 _MAY_BE_TRACES = (".json", ".json.gz")
@@ -102,7 +103,7 @@ def trace_files(source: Path) -> list[Path]:
         UnreadableInputError: There is none.
     """
     if not source.exists():
-        raise UnreadableInputError("no-such-trace", f"no such file or folder: {source}")
+        raise UnreadableInputError("no-such-trace", tr("no such file or folder: {source}", source=source))
     if not source.is_dir():
         return [source]
     inside = sorted(path for path in source.rglob("*") if path.is_file())
@@ -112,8 +113,8 @@ def trace_files(source: Path) -> list[Path]:
             return found
     raise UnreadableInputError(
         "no-traces",
-        f"there is no trace in {source}",
-        "traces are files that torch.profiler exported, named *.json or *.json.gz",
+        tr("there is no trace in {source}", source=source),
+        tr("traces are files that torch.profiler exported, named *.json or *.json.gz"),
     )
 
 
@@ -136,7 +137,9 @@ def _read_all(files: Sequence[Path], options: Options, progress: Progress | None
                 found = each.result()
             except BrokenProcessPool:
                 yield UnreadableInputError(
-                    "trace-reader-died", f"the process that read {path} died", "it may have run out of memory"
+                    "trace-reader-died",
+                    tr("the process that read {path} died", path=path),
+                    tr("it may have run out of memory"),
                 )
                 continue
             if progress is not None:
@@ -150,8 +153,8 @@ def _read(path: Path, options: Options, progress: Callable[[int, int], None] | N
         numbers = [step.index for rank in ranks for step in rank.steps.all]
         raise UnreadableInputError(
             "no-such-steps",
-            f"{path} has no steps {options.only_steps[0]}:{options.only_steps[1]}",
-            f"its steps are numbered {min(numbers)} to {max(numbers)}",
+            tr("{path} has no steps {steps}", path=path, steps=":".join(map(str, options.only_steps))),
+            tr("its steps are numbered {first} to {last}", first=min(numbers), last=max(numbers)),
         )
     return ranks
 

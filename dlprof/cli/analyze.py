@@ -12,6 +12,7 @@ from dlprof.cli import terminal
 from dlprof.cli.options import ANALYZE_FORMATS, ANALYZE_OPTIONS, DEFAULT_FORMATS, with_options
 from dlprof.cli.run_folder import free_report_folder
 from dlprof.errors import EXIT_FAILED, UsageError
+from dlprof.words import tr
 
 _STDOUT = "-"
 _TEXT = "txt"
@@ -35,7 +36,11 @@ def analyze(
     report, other jobs theirs. With '--format txt' the few lines are printed and nothing is written.
     """
     if out == _STDOUT and len(formats or ()) > 1:
-        raise UsageError("one-format", "--out - prints one format", f"give --format one of {','.join(ANALYZE_FORMATS)}")
+        raise UsageError(
+            "one-format",
+            tr("--out - prints one format"),
+            tr("give --format one of {names}", names=",".join(ANALYZE_FORMATS)),
+        )
     source = Path(trace)
     printed = out == _STDOUT or (out is None and formats == (_TEXT,))
     folder = None if printed else free_report_folder(out, source.name or "traces", force=force)
@@ -59,8 +64,8 @@ def _print(api: Any, jobs: Any, format_: str) -> None:
     if len(jobs) > 1 and format_ != _TEXT:
         raise UsageError(
             "several-jobs",
-            f"there are traces of {len(jobs)} jobs, and --out - prints one report",
-            "name one trace, or a folder with --out",
+            tr("there are traces of {jobs} jobs, and --out - prints one report", jobs=len(jobs)),
+            tr("name one trace, or a folder with --out"),
         )
     for number, job in enumerate(jobs):
         if len(jobs) > 1:
@@ -75,7 +80,7 @@ def _write(api: Any, jobs: Any, folder: Path, formats: tuple[str, ...]) -> None:
         click.echo(api.trace_document(job, _TEXT), nl=False)
         for path in written.paths:
             click.echo(os.fspath(path))
-        for failure in written.failures:
+        for failure in (*written.failures, *written.remarks):
             terminal.say(failure)
 
 
@@ -98,7 +103,7 @@ class _Progress:
         self._shown = ""
 
     def __call__(self, name: str, done: int, size: int) -> None:
-        line = f"reading {terminal.plain(name)[:50]}: {100 * done // max(size, 1)} %"
+        line = tr("reading {file}: {share} %", file=terminal.plain(name)[:50], share=100 * done // max(size, 1))
         if line != self._shown:
             self._shown = line
             terminal.write(f"\r{line:<70}")

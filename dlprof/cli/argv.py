@@ -14,6 +14,7 @@ from enum import Enum
 
 from dlprof.cli.options import HELP_NAMES, RUN_OPTIONS, TUNE_OPTIONS, Option
 from dlprof.errors import UsageError
+from dlprof.words import tr
 
 _LOCAL_RANK = re.compile(r"--local[_-]rank=\d+")
 _TABLES = {
@@ -108,7 +109,7 @@ class _Splitter:
         self._verb = verb
         self._local_rank = local_rank
         self._table = _TABLES[verb]
-        self._see_help = f"see 'dlprof {verb} --help'"
+        self._see_help = tr("see '{command} --help'", command=f"dlprof {verb}")
         self._own: list[str] = []
         self._given: set[str] = set()
 
@@ -122,12 +123,12 @@ class _Splitter:
                 return self._command_form(rest[1:])
             if word == "-m":
                 if len(rest) < 2 or not rest[1]:
-                    raise UsageError("no-target", "-m needs the name of a module", self._see_help)
+                    raise UsageError("no-target", tr("-m needs the name of a module"), self._see_help)
                 return self._with_options_after(Form.MODULE, rest[1], rest[2:])
             if not word.startswith("-") or word == "-":
                 return self._with_options_after(Form.SCRIPT, word, rest[1:])
             del rest[: self._take(rest)]
-        raise UsageError("no-target", "nothing to run: SCRIPT, -m MODULE or -- COMMAND is missing", self._see_help)
+        raise UsageError("no-target", tr("nothing to run: SCRIPT, -m MODULE or -- COMMAND is missing"), self._see_help)
 
     def _take(self, rest: Sequence[str]) -> int:
         """Take the option at the start of ``rest`` as click gets it; returns how many words it is."""
@@ -135,7 +136,9 @@ class _Splitter:
         option = self._table.get(name)
         if option is None:
             raise UsageError(
-                "unknown-option", f"dlprof {self._verb} has no option {name}", _instead_of(name, self._table)
+                "unknown-option",
+                tr("dlprof {verb} has no option {name}", verb=self._verb, name=name),
+                _instead_of(name, self._table),
             )
         normal, used = self._normal(option, rest, bool(equals))
         self._own.append(normal)
@@ -146,22 +149,26 @@ class _Splitter:
         name = option.name
         if option.type is None:
             if equals:
-                raise UsageError("option-value", f"{name} takes no value", self._see_help)
+                raise UsageError("option-value", tr("{name} takes no value", name=name), self._see_help)
             return name, 1
         if equals:
             return rest[0], 1
         if len(rest) < 2:
-            raise UsageError("option-value", f"{name} needs a value: {name} {option.metavar}", self._see_help)
+            raise UsageError(
+                "option-value",
+                tr("{name} needs a value: {name} {metavar}", name=name, metavar=option.metavar),
+                self._see_help,
+            )
         return f"{name}={rest[1]}", 2
 
     def _command_form(self, rest: list[str]) -> RunRequest:
         if not rest or not rest[0]:
-            raise UsageError("no-target", "nothing to run: COMMAND is missing after --", self._see_help)
+            raise UsageError("no-target", tr("nothing to run: COMMAND is missing after --"), self._see_help)
         if self._local_rank is not None:
             raise UsageError(
                 "local-rank-command",
-                f"{self._local_rank} before 'run' is for a script, and COMMAND is not one",
-                "use 'dlprof run SCRIPT' or 'dlprof run -m MODULE' under this launcher",
+                tr("{option} before 'run' is for a script, and COMMAND is not one", option=self._local_rank),
+                tr("use 'dlprof run SCRIPT' or 'dlprof run -m MODULE' under this launcher"),
             )
         return RunRequest(tuple(self._own), Form.COMMAND, rest[0], tuple(rest[1:]), verb=self._verb)
 
@@ -185,5 +192,5 @@ class _Splitter:
 def _instead_of(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, [*known, "--help"], n=1, cutoff=0.7)
     if close:
-        return f"did you mean {close[0]}?"
-    return f"the script's own options go after SCRIPT; dlprof's: {', '.join(known)}"
+        return tr("did you mean {names}?", names=close[0])
+    return tr("the script's own options go after SCRIPT; dlprof's: {names}", names=", ".join(known))

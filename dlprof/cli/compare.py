@@ -51,7 +51,7 @@ def compare(before: str, after: str, out: str | None, force: bool, formats: tupl
     for path in written.paths:
         click.echo(os.fspath(path))
     sys.stdout.flush()
-    for failure in written.failures:
+    for failure in (*written.failures, *written.remarks):
         terminal.say(failure)
     return EXIT_FAILED if written.failures and (formats or not written.paths) else 0
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import click
 
+from dlprof.cli.options import EXPLAIN_OPTIONS, with_options
 from dlprof.errors import UsageError
+from dlprof.words import tr
 
 _SHOWN = 80
 
 
 @click.command(short_help="Say what an id in a report means.")
 @click.argument("id_", metavar="ID", required=False)
+@with_options(EXPLAIN_OPTIONS)
 def explain(id_: str | None) -> int:
     """Say what an advice, a notice, an error, a component or a verdict means, when it is said, and what to do.
 
@@ -27,8 +30,8 @@ def explain(id_: str | None) -> int:
         near = explanations.nearest(id_)
         raise UsageError(
             "no-such-explanation",
-            f"there is no explanation of {id_[:_SHOWN]!r}",
-            f"did you mean {', '.join(near)}?" if near else "'dlprof explain' lists all ids",
+            tr("there is no explanation of {id}", id=repr(id_[:_SHOWN])),
+            tr("did you mean {names}?", names=tr(", ").join(near)) if near else tr("'dlprof explain' lists all ids"),
         )
     click.echo("\n\n".join("\n".join(explanations.explanation_lines(each)) for each in found))
     return 0

@@ -19,6 +19,7 @@ from dlprof.cli.report import report
 from dlprof.cli.run import run
 from dlprof.cli.tune import tune
 from dlprof.errors import EXIT_FAILED, DlprofError
+from dlprof.words import of_locale, speaking, tr
 
 _INTERRUPTED = 130
 _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would gain.
@@ -69,8 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    # A command's --lang changes the language until the command has ended.
+    with speaking(of_locale(os.environ)):
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command line; every error becomes lines and a status."""
     try:
-        return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+        return _dispatch(arguments)
     except DlprofError as error:
         terminal.say(error.message, *([error.hint] if error.hint else []))
         return error.status
@@ -78,14 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminal.say(*_click_lines(error))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        terminal.say("interrupted")
+        terminal.say(tr("interrupted"))
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a bug is to be one line, too
         terminal.traceback_for_developers()
         what = str(error).partition("\n")[0]
         terminal.say(
             f"{type(error).__name__}: {what}",
-            f"this is a bug in dlprof; run with {terminal.DEBUG}=1 for the traceback",
+            tr("this is a bug in dlprof; run with {variable}=1 for the traceback", variable=terminal.DEBUG),
         )
         return EXIT_FAILED
 
@@ -106,7 +114,7 @@ def _click_lines(error: click.ClickException) -> list[str]:
     if isinstance(error, click.BadParameter) and error.message and isinstance(error.param, click.Option):
         message = f"{error.param.opts[0]}: {error.message}"
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "dlprof"
-    hint = f"see '{command} --help'"
+    hint = tr("see '{command} --help'", command=command)
     if isinstance(error, click.exceptions.NoSuchCommand) and os.path.exists(error.command_name):
-        hint = f"to profile it: dlprof run {error.command_name}"
+        hint = tr("to profile it: dlprof run {script}", script=error.command_name)
     return [message, hint]

@@ -11,6 +11,7 @@ import click
 
 from dlprof.formats.settings_file import Override
 from dlprof.model.bounds import NAMES, Bound, parse_bound
+from dlprof.words import LANGUAGES, speak, tr
 
 HELP_NAMES = ("-h", "--help")
 FORMATS = ("html", "pdf", "json", "md", "txt")
@@ -47,7 +48,9 @@ class CountType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         if not _INTEGER.fullmatch(str(value)) or int(value) < self.minimum:
-            self.fail(f"{value} is not a whole number of at least {self.minimum}", param, ctx)
+            self.fail(
+                tr("{value} is not a whole number of at least {minimum}", value=value, minimum=self.minimum), param, ctx
+            )
         return int(value)
 
 
@@ -63,7 +66,7 @@ class StepsType(click.ParamType[int | None]):
         if value == "all":
             return None
         if not _INTEGER.fullmatch(str(value)) or int(value) < 1:
-            self.fail(f"{value} is neither a whole number of at least 1 nor 'all'", param, ctx)
+            self.fail(tr("{value} is neither a whole number of at least 1 nor 'all'", value=value), param, ctx)
         return int(value)
 
 
@@ -77,10 +80,14 @@ class DurationType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         if _WITHOUT_UNIT.fullmatch(str(value)):
-            self.fail(f"{value} has no unit: {value}s are seconds, {value}m minutes, {value}h hours", param, ctx)
+            self.fail(
+                tr("{value} has no unit: {value}s are seconds, {value}m minutes, {value}h hours", value=value),
+                param,
+                ctx,
+            )
         found = _DURATION.fullmatch(str(value))
         if found is None or not int(found[1]):
-            self.fail(f"{value} is not a time such as 90s, 10m or 1h", param, ctx)
+            self.fail(tr("{value} is not a time such as 90s, 10m or 1h", value=value), param, ctx)
         return int(found[1]) * _SECONDS[found[2]]
 
 
@@ -103,7 +110,11 @@ class FormatsType(click.ParamType[tuple[str, ...]]):
         names = [name.strip() for name in str(value).split(",")]
         for name in names:
             if name not in self.known:
-                self.fail(f"there is no format {name!r}, only {', '.join(self.known)}", param, ctx)
+                self.fail(
+                    tr("there is no format {name}, only {names}", name=repr(name), names=", ".join(self.known)),
+                    param,
+                    ctx,
+                )
         return tuple(dict.fromkeys(names))
 
 
@@ -118,7 +129,7 @@ class StepRangeType(click.ParamType[tuple[int, int] | None]):
             return value
         first, colon, behind = str(value).partition(":")
         if not colon or not _WHOLE.fullmatch(first) or not _WHOLE.fullmatch(behind) or int(first) >= int(behind):
-            self.fail(f"{value} is not of the form A:B with A below B, as in 3:8", param, ctx)
+            self.fail(tr("{value} is not of the form A:B with A below B, as in 3:8", value=value), param, ctx)
         return int(first), int(behind)
 
 
@@ -137,9 +148,9 @@ class FolderType(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name as it was given."""
         if not value:
-            self.fail("the name is empty", param, ctx)
+            self.fail(tr("the name is empty"), param, ctx)
         if value == STDOUT and not self.stdout:
-            self.fail("a run writes a folder; only 'dlprof report' and 'compare' print with --out -", param, ctx)
+            self.fail(tr("a run writes a folder; only 'dlprof report' and 'compare' print with --out -"), param, ctx)
         return str(value)
 
 
@@ -151,25 +162,27 @@ class FunctionNameType(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name as it was given."""
         if not _FUNCTION.fullmatch(str(value)):
-            self.fail(f"{value!r} is not of the form module:function or module:Class.method", param, ctx)
+            self.fail(
+                tr("{value} is not of the form module:function or module:Class.method", value=repr(value)), param, ctx
+            )
         return str(value)
 
 
 def _whole(text: str, minimum: int) -> int:
     if not _INTEGER.fullmatch(text) or int(text) < minimum:
-        raise ValueError(f"{text} is not a whole number of at least {minimum}")
+        raise ValueError(tr("{text} is not a whole number of at least {minimum}", text=text, minimum=minimum))
     return int(text)
 
 
 def _switch(text: str) -> bool:
     if text.lower() not in _SWITCH:
-        raise ValueError(f"{text} is neither true nor false")
+        raise ValueError(tr("{text} is neither true nor false", text=text))
     return _SWITCH[text.lower()]
 
 
 def _start_method(text: str) -> str:
     if text not in _START_METHODS:
-        raise ValueError(f"{text} is not one of {', '.join(_START_METHODS)}")
+        raise ValueError(tr("{text} is not one of {names}", text=text, names=", ".join(_START_METHODS)))
     return text
 
 
@@ -194,11 +207,21 @@ class OverrideType(click.ParamType[Override]):
         left, equals, text = str(value).partition("=")
         loader, _, name = left.strip().rpartition(".")
         if not equals:
-            self.fail(f"{value!r} is not of the form NAME=VALUE, as in num_workers=4", param, ctx)
+            self.fail(tr("{value} is not of the form NAME=VALUE, as in num_workers=4", value=repr(value)), param, ctx)
         if name not in self.settings:
-            self.fail(f"there is no setting {name!r} to change, only {', '.join(self.settings)}", param, ctx)
+            self.fail(
+                tr(
+                    "there is no setting {name} to change, only {names}",
+                    name=repr(name),
+                    names=", ".join(self.settings),
+                ),
+                param,
+                ctx,
+            )
         if loader not in ("", "train") and not _NUMBER.fullmatch(loader):
-            self.fail(f"{loader!r} names no loader; 'train' does, or its number from 0", param, ctx)
+            self.fail(
+                tr("{loader} names no loader; 'train' does, or its number from 0", loader=repr(loader)), param, ctx
+            )
         try:
             return Override(loader, name, self.settings[name](text.strip()))
         except ValueError as error:
@@ -232,6 +255,7 @@ class Option:
         default: Used where the option is not given, as it would be typed.
         after_script: Whether it is also taken directly after SCRIPT or MODULE.
         repeatable: Whether it may be given several times; its parameter is then a tuple.
+        apply: Called with the value before other options are looked at, for one that the command itself need not know.
     """
 
     name: str
@@ -241,7 +265,21 @@ class Option:
     default: str | None = None
     after_script: bool = False
     repeatable: bool = False
+    apply: Callable[[Any], None] | None = None
 
+
+def _speak(language: str | None) -> None:
+    if language is not None:
+        speak(language)
+
+
+LANG = Option(
+    "--lang",
+    "Language of reports and messages.  [default: by the locale]",
+    click.Choice(LANGUAGES),
+    "|".join(LANGUAGES),
+    apply=_speak,
+)
 
 RUN_OPTIONS = (
     Option(
@@ -288,6 +326,7 @@ RUN_OPTIONS = (
         "LIST",
         ",".join(DEFAULT_FORMATS),
     ),
+    LANG,
     Option("--max-disk", "Recording ends when a process has written this much.", CountType(1), "MB", "500"),
 )
 
@@ -303,6 +342,7 @@ TUNE_OPTIONS = (
     replace(_OF_RUN["--out"], help="Folder of the report and of all runs.  [default: dlprof-runs/NAME-TIME]"),
     replace(_OF_RUN["--force"], help="Replace what dlprof tune left in DIR."),
     replace(_OF_RUN["--format"], help=f"Reports to write, of {','.join(FORMATS)}; tune.json is always written."),
+    LANG,
     _OF_RUN["--max-disk"],
 )
 
@@ -320,6 +360,7 @@ REPORT_OPTIONS = (
         FormatsType(),
         "LIST",
     ),
+    LANG,
 )
 
 COMPARE_OPTIONS = (
@@ -328,8 +369,10 @@ COMPARE_OPTIONS = (
         help="Folder for the result; - prints one document.  [default: dlprof-runs/compare-TIME]",
     ),
     Option("--force", "Overwrite the comparison that is in DIR."),
-    REPORT_OPTIONS[2],
+    *REPORT_OPTIONS[2:],
 )
+
+EXPLAIN_OPTIONS = (LANG,)
 
 
 ANALYZE_OPTIONS = (
@@ -354,6 +397,7 @@ ANALYZE_OPTIONS = (
         FormatsType(ANALYZE_FORMATS),
         "LIST",
     ),
+    LANG,
 )
 
 
@@ -380,7 +424,14 @@ def with_options(options: Iterable[Option]) -> Callable[[_Function], _Function]:
                 show_default=option.default is not None,
                 help=option.help,
                 multiple=option.repeatable,
+                is_eager=option.apply is not None,
+                expose_value=option.apply is None,
+                callback=_applied(option.apply),
             )(function)
         return function
 
     return decorate
+
+
+def _applied(apply: Callable[[Any], None] | None) -> Callable[[click.Context, click.Parameter, Any], Any] | None:
+    return None if apply is None else lambda _context, _parameter, value: apply(value)

@@ -13,6 +13,7 @@ from rich.text import Text
 from dlprof.cli import terminal
 from dlprof.formats.progress_file import Phase, Progress
 from dlprof.formats.settings_file import Settings
+from dlprof.words import tr
 
 REDRAW_S = 0.4
 """Seconds between two drawings of the live line."""
@@ -78,17 +79,17 @@ def describe(record: Progress | None, elapsed_s: float) -> str:
         elapsed_s: Seconds since the script was started.
     """
     if record is None:
-        return f"waiting for the first batch, {duration(elapsed_s)}"
+        return tr("waiting for the first batch, {time}", time=duration(elapsed_s))
     if record.phase == Phase.DONE:
-        return "all steps recorded, the script is ending"
+        return tr("all steps recorded, the script is ending")
     parts = [_step(record)]
     if record.phase in (Phase.STARTING, Phase.WARM_UP):
-        parts.insert(0, "warm-up")
+        parts.insert(0, tr("warm-up"))
     if record.phase == Phase.TRACING:
-        parts.append("under torch.profiler")
+        parts.append(tr("under torch.profiler"))
     if record.measured_ns:
         parts.append(_waiting(record))
-    return ", ".join(parts)
+    return tr(", ").join(parts)
 
 
 def duration(seconds: float) -> str:
@@ -103,21 +104,23 @@ def duration(seconds: float) -> str:
 
 def plan(name: str, settings: Settings) -> str:
     """One line on what is about to be recorded."""
-    parts = [f"{settings.warmup} steps of warm-up"] if settings.warmup else []
-    parts.append("all others measured" if settings.steps is None else f"{settings.steps} measured")
+    parts = [tr("{steps} steps of warm-up", steps=settings.warmup)] if settings.warmup else []
+    parts.append(tr("all others measured") if settings.steps is None else tr("{steps} measured", steps=settings.steps))
     if settings.trace_steps:
-        parts.append(f"{settings.trace_steps} traced")
-    end = "" if settings.steps is None else ", then stopped"
-    return f"running {name}: {', '.join(parts)}{end}"
+        parts.append(tr("{steps} traced", steps=settings.trace_steps))
+    if settings.steps is not None:
+        parts.append(tr("then stopped"))
+    return tr("running {name}: {plan}", name=name, plan=tr(", ").join(parts))
 
 
 def _step(record: Progress) -> str:
-    total = f" of {record.batches_total}" if record.batches_total > 0 else ""
-    return f"step {record.batches_done}{total}"
+    if record.batches_total > 0:
+        return tr("step {number} of {total}", number=record.batches_done, total=record.batches_total)
+    return tr("step {number}", number=record.batches_done)
 
 
 def _waiting(record: Progress) -> str:
-    return f"{record.wait_ns / record.measured_ns:.0%}".replace("%", " % waiting for data")
+    return tr("{share} % waiting for data", share=f"{100 * record.wait_ns / record.measured_ns:.0f}")
 
 
 class Silent:
@@ -160,7 +163,7 @@ class PlainLines:
         record = leader(records)
         if record is None:
             return
-        self._once("first", f"first batch after {elapsed_s:.1f} s")
+        self._once("first", tr("first batch after {seconds} s", seconds=f"{elapsed_s:.1f}"))
         if record.phase == Phase.DONE:
             self._once("done", describe(record, elapsed_s))
         elif record.phase == Phase.TRACING:
@@ -170,7 +173,7 @@ class PlainLines:
 
     def analysing(self) -> None:
         """Say that the script has ended."""
-        self._once("analysing", "analysing")
+        self._once("analysing", tr("analysing"))
 
     def close(self) -> None:
         """Nothing to take away."""
@@ -246,7 +249,7 @@ class LiveLine:
 
     def analysing(self) -> None:
         """Draw that the analysis is going on."""
-        self._draw("analysing the recording", self._clock())
+        self._draw(tr("analysing the recording"), self._clock())
 
     def close(self) -> None:
         """Clear the line, and go to a new row in case the script has left its last one open."""

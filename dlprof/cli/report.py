@@ -15,6 +15,7 @@ from dlprof.cli import terminal
 from dlprof.cli.options import DEFAULT_FORMATS, FORMATS, REPORT_OPTIONS, STDOUT, with_options
 from dlprof.cli.run_folder import RUNS, SAVED_RUN, is_run
 from dlprof.errors import EXIT_FAILED, UnreadableInputError, UsageError
+from dlprof.words import tr
 
 _DEFAULT_ON_STDOUT = "md"
 
@@ -29,6 +30,10 @@ class WrittenReports(Protocol):
     @property
     def failures(self) -> Sequence[str]:
         """What could not be done, one sentence each."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What to say of the files, one sentence each."""
 
 
 @click.command(short_help="Make the report of a saved run again.")
@@ -53,8 +58,8 @@ def report(run: str, out: str | None, force: bool, formats: tuple[str, ...] | No
     written: WrittenReports = api.report_again(source, folder=folder, formats=formats or DEFAULT_FORMATS)
     for path in written.paths:
         click.echo(os.fspath(path))
-    for failure in written.failures:
-        terminal.say(failure)
+    for line in (*written.failures, *written.remarks):
+        terminal.say(line)
     # A format that was asked for by name and is missing is a failure; one of the usual ones is only said.
     return EXIT_FAILED if written.failures and (formats or not written.paths) else 0
 
@@ -73,11 +78,13 @@ def find_run(name: str) -> Path:
     """
     path = Path(name)
     if not os.path.exists(path):
-        raise UnreadableInputError("no-such-run", f"no such run: {name}", _latest())
+        raise UnreadableInputError("no-such-run", tr("no such run: {name}", name=name), _latest())
     if path.is_dir() and not is_run(path):
-        raise UnreadableInputError("not-a-run", f"{name} is not a run: there is no {SAVED_RUN} in it", _latest())
+        raise UnreadableInputError(
+            "not-a-run", tr("{name} is not a run: there is no {file} in it", name=name, file=SAVED_RUN), _latest()
+        )
     if not os.access(path, os.R_OK):
-        raise UnreadableInputError("run-unreadable", f"cannot read {name}: permission denied")
+        raise UnreadableInputError("run-unreadable", tr("cannot read {name}: permission denied", name=name))
     return path
 
 
@@ -87,8 +94,8 @@ def _latest() -> str:
         runs = [Path(entry) for entry in os.scandir(RUNS) if entry.is_dir() and is_run(Path(entry))]
         newest = max(runs, key=lambda folder: folder.stat().st_mtime)
     except (OSError, ValueError):
-        return "RUN is the folder that 'dlprof run' wrote, or the run.dlprof in it"
-    return f"the latest run here: {shlex.quote(str(newest))}"
+        return tr("RUN is the folder that 'dlprof run' wrote, or the run.dlprof in it")
+    return tr("the latest run here: {run}", run=shlex.quote(str(newest)))
 
 
 def one_format(formats: tuple[str, ...] | None) -> str:
@@ -102,9 +109,11 @@ def one_format(formats: tuple[str, ...] | None) -> str:
     """
     chosen = formats or (_DEFAULT_ON_STDOUT,)
     if len(chosen) > 1:
-        raise UsageError("one-format", "--out - prints one format", f"give --format one of {','.join(FORMATS)}")
+        raise UsageError(
+            "one-format", tr("--out - prints one format"), tr("give --format one of {names}", names=",".join(FORMATS))
+        )
     if chosen == ("pdf",) and sys.stdout.isatty():
-        raise UsageError("pdf-on-terminal", "a PDF is not for a terminal", "redirect it: --out - > report.pdf")
+        raise UsageError("pdf-on-terminal", tr("a PDF is not for a terminal"), tr("redirect it: --out - > report.pdf"))
     return chosen[0]
 
 
@@ -121,11 +130,13 @@ def _out_folder(source: Path, out: str | None, force: bool) -> Path:
     except OSError as error:
         raise UsageError(
             "out-not-writable",
-            f"cannot write to {folder}: {error.strerror}",
-            "name another folder with --out",
+            tr("cannot write to {folder}: {reason}", folder=folder, reason=error.strerror),
+            tr("name another folder with --out"),
         ) from error
     ours = any(f"report.{name}" in used for name in FORMATS)
     if used and not same and not (force and ours):
-        hint = "name another --out, or overwrite the reports in it with --force" if ours else "name another --out"
-        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+        hint = (
+            tr("name another --out, or overwrite the reports in it with --force") if ours else tr("name another --out")
+        )
+        raise UsageError("out-exists", tr("{folder} exists and is not empty", folder=folder), hint)
     return folder

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import stat
-import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from dlprof.cli.summary import Summary, summary_lines
 from dlprof.errors import DlprofError, UsageError
 from dlprof.formats.settings_file import Override, Settings
 from dlprof.model.bounds import Bound
+from dlprof.words import tr
 
 _MB = 1_000_000
 _NARROWEST = 40
@@ -116,7 +116,7 @@ def run(
     check_overrides(set)
     if ceiling and steps is None:
         raise UsageError(
-            "ceiling-without-end", "--ceiling comes after the measured steps, and '--steps all' has no end"
+            "ceiling-without-end", tr("--ceiling comes after the measured steps, and '--steps all' has no end")
         )
     folder = prepare(out, target_name(request), force=force, environ=os.environ)
     settings = Settings(
@@ -203,10 +203,10 @@ def check_target(request: RunRequest) -> None:
         if os.path.isfile(request.target):
             raise UsageError(
                 "no-such-command",
-                f"{request.target} is not a command that can be executed",
-                f"for a Python script: dlprof {request.verb} {shlex.quote(request.target)}",
+                tr("{target} is not a command that can be executed", target=request.target),
+                tr("for a Python script: {command}", command=f"dlprof {request.verb} {shlex.quote(request.target)}"),
             )
-        raise UsageError("no-such-command", f"no such command: {request.target}")
+        raise UsageError("no-such-command", tr("no such command: {target}", target=request.target))
 
 
 def check_overrides(overrides: Sequence[Override]) -> None:
@@ -225,7 +225,12 @@ def check_overrides(overrides: Sequence[Override]) -> None:
             continue
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
             if name in wanted and wanted[name].value:
-                raise UsageError("set-contradicts", f"--set {wanted[name]} needs workers, and --set {workers} has none")
+                raise UsageError(
+                    "set-contradicts",
+                    tr(
+                        "--set {setting} needs workers, and --set {other} has none", setting=wanted[name], other=workers
+                    ),
+                )
 
 
 def target_name(request: RunRequest) -> str:
@@ -244,36 +249,42 @@ def _check_script(script: str, verb: str) -> None:
             raise FileNotFoundError
         mode = os.stat(script).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError("no-such-script", f"no such script: {script}", _instead_of(script, verb)) from None
+        raise UsageError(
+            "no-such-script", tr("no such script: {script}", script=script), _instead_of(script, verb)
+        ) from None
     except OSError as error:
-        raise UsageError("script-unreadable", f"cannot read {script}: {error.strerror}") from error
+        raise UsageError(
+            "script-unreadable", tr("cannot read {script}: {reason}", script=script, reason=error.strerror)
+        ) from error
     if stat.S_ISDIR(mode) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(
             "script-is-a-folder",
-            f"{script} is a folder without a __main__.py",
-            "name the script that is in it",
+            tr("{script} is a folder without a __main__.py", script=script),
+            tr("name the script that is in it"),
         )
     if not os.access(script, os.R_OK):
-        raise UsageError("script-unreadable", f"cannot read {script}: permission denied")
+        raise UsageError("script-unreadable", tr("cannot read {script}: permission denied", script=script))
 
 
 def _instead_of(script: str, verb: str) -> str:
     if os.sep not in script and shutil.which(script) is not None:
-        return f"for a command: dlprof {verb} -- {script} ..."
+        return tr("for a command: {command}", command=f"dlprof {verb} -- {script} ...")
     folder, name = os.path.split(script)
     try:
         there = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
     except OSError:
-        return f"there is no folder {folder}"
+        return tr("there is no folder {folder}", folder=folder)
     close = get_close_matches(name, there, n=1, cutoff=0.8)
-    return f"did you mean {os.path.join(folder, close[0])}?" if close else ""
+    return tr("did you mean {names}?", names=os.path.join(folder, close[0])) if close else ""
 
 
 def _save(settings: Settings, folder: RunFolder) -> None:
     try:
         settings.save(folder.recording)
     except OSError as error:
-        raise UsageError("out-not-writable", f"cannot write to {folder.path}: {error.strerror}") from error
+        raise UsageError(
+            "out-not-writable", tr("cannot write to {path}: {reason}", path=folder.path, reason=error.strerror)
+        ) from error
 
 
 def say_whose_options(request: RunRequest) -> None:
@@ -282,7 +293,13 @@ def say_whose_options(request: RunRequest) -> None:
         terminal.say(what_was_taken(request))
     if request.left:
         before = f"dlprof {request.verb} {request.left} ... {_typed_target(request)}"
-        terminal.say(f"{request.left} after the script is the script's; for dlprof it goes before: {before}")
+        terminal.say(
+            tr(
+                "{option} after the script is the script's; for dlprof it goes before: {command}",
+                option=request.left,
+                command=before,
+            )
+        )
 
 
 def _typed_target(request: RunRequest) -> str:
@@ -293,7 +310,7 @@ def what_was_taken(request: RunRequest) -> str:
     """Which of dlprof's options stood after the script, and how the script would get them."""
     taken = shlex.join(request.taken)
     again = f"dlprof {request.verb} {_typed_target(request)} -- {taken}"
-    return f"took '{taken}' for itself; to give it to the script: {again}"
+    return tr("took '{options}' for itself; to give it to the script: {command}", options=taken, command=again)
 
 
 def _finish(
@@ -319,13 +336,19 @@ def _finish(
         show(finished)
     except KeyboardInterrupt:
         interrupted = True
-        lines = ["the analysis was interrupted; nothing recorded is lost", f"to make the report: {again}"]
+        lines = [
+            tr("the analysis was interrupted; nothing recorded is lost"),
+            tr("to make the report: {command}", command=again),
+        ]
     except DlprofError as error:
-        lines = [error.message, error.hint or f"to try again: {again}"]
+        lines = [error.message, error.hint or tr("to try again: {command}", command=again)]
     except Exception as error:  # noqa: BLE001 - the script was good, whatever fails now
         terminal.traceback_for_developers()
         what = str(error).partition("\n")[0]
-        lines = [f"the report could not be made ({type(error).__name__}: {what})", f"to try again: {again}"]
+        lines = [
+            tr("the report could not be made ({error})", error=f"{type(error).__name__}: {what}"),
+            tr("to try again: {command}", command=again),
+        ]
     display.close()
     return Attempt(outcome, status, finished, interrupted, tuple(lines))
 
@@ -340,8 +363,11 @@ def _analyse(
 
 
 def _show(finished: FinishedRun, quiet: bool) -> None:
+    # Loaded by the analysis anyway.
+    from dlprof.render.wrapping import wrap
+
     for remark in finished.remarks:
-        terminal.say(*textwrap.wrap(remark, max(_NARROWEST, terminal.console().width - 1 - len("dlprof: "))))
+        terminal.say(*wrap(remark, max(_NARROWEST, terminal.console().width - 1 - len("dlprof: "))))
     if finished.summary is None or quiet:
         for failure in finished.failures:
             terminal.say(failure)

@@ -16,6 +16,7 @@ from dlprof.capture.process_status import start_time_s
 from dlprof.cli.options import FORMATS
 from dlprof.errors import UsageError
 from dlprof.formats import settings_file
+from dlprof.words import tr
 
 RUNS = "dlprof-runs"
 RECORDING = "recording"
@@ -149,15 +150,21 @@ def free_report_folder(out: str | None, name: str, *, force: bool) -> Path:
         return next(path for path in itertools.chain([base], taken) if not path.exists())
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+        raise UsageError(
+            "out-not-a-folder", tr("{folder} is not a folder", folder=folder), tr("name another with --out")
+        )
     used = os.listdir(folder) if folder.exists() else []
     ours = any(f"report.{name}" in used for name in FORMATS)
     if used and not (force and ours):
-        hint = "name another --out, or overwrite the reports in it with --force" if ours else "name another --out"
-        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+        hint = (
+            tr("name another --out, or overwrite the reports in it with --force") if ours else tr("name another --out")
+        )
+        raise UsageError("out-exists", tr("{folder} exists and is not empty", folder=folder), hint)
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not os.access(above, os.W_OK):
-        raise UsageError("out-not-writable", f"cannot write to {folder}", "name another folder with --out")
+        raise UsageError(
+            "out-not-writable", tr("cannot write to {folder}", folder=folder), tr("name another folder with --out")
+        )
     return folder
 
 
@@ -174,7 +181,11 @@ def is_run(folder: Path) -> bool:
 
 def _not_writable(base: Path, error: OSError) -> UsageError:
     reason = error.strerror or str(error)
-    return UsageError("out-not-writable", f"cannot write to {base}: {reason}", "name another folder with --out")
+    return UsageError(
+        "out-not-writable",
+        tr("cannot write to {folder}: {reason}", folder=base, reason=reason),
+        tr("name another folder with --out"),
+    )
 
 
 def _stamp(rank: int | None) -> str:
@@ -210,7 +221,9 @@ def _make_room(folder: Path, force: bool, *, remove: bool, siblings: bool) -> No
         siblings: Whether ``rank<k>/`` belong to processes started with this one, and stay.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+        raise UsageError(
+            "out-not-a-folder", tr("{folder} is not a folder", folder=folder), tr("name another with --out")
+        )
     used = os.listdir(folder) if folder.exists() else []
     if siblings:
         used = [entry for entry in used if not _RANK_FOLDER.fullmatch(entry)]
@@ -218,13 +231,13 @@ def _make_room(folder: Path, force: bool, *, remove: bool, siblings: bool) -> No
         return
     ours = is_run(folder)
     if not force:
-        hint = "name another --out, or replace the run in it with --force" if ours else "name another --out"
-        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+        hint = tr("name another --out, or replace the run in it with --force") if ours else tr("name another --out")
+        raise UsageError("out-exists", tr("{folder} exists and is not empty", folder=folder), hint)
     if not ours:
         raise UsageError(
             "out-not-a-run",
-            f"{folder} is not empty and not a dlprof run, which is all that --force replaces",
-            "name another --out",
+            tr("{folder} is not empty and not a dlprof run, which is all that --force replaces", folder=folder),
+            tr("name another --out"),
         )
     if remove:
         _remove_run(folder, ranks=not siblings)
@@ -233,18 +246,23 @@ def _make_room(folder: Path, force: bool, *, remove: bool, siblings: bool) -> No
 def _make_room_for_several(folder: Path, force: bool) -> None:
     """As `_make_room`, for a folder of several runs."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+        raise UsageError(
+            "out-not-a-folder", tr("{folder} is not a folder", folder=folder), tr("name another with --out")
+        )
     if not folder.exists() or not os.listdir(folder):
         return
     runs = [path for path in folder.iterdir() if _ONE_OF_SEVERAL.fullmatch(path.name) and is_run(path)]
     if not force:
-        hint = "name another --out, or replace the runs in it with --force" if runs else "name another --out"
-        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+        hint = tr("name another --out, or replace the runs in it with --force") if runs else tr("name another --out")
+        raise UsageError("out-exists", tr("{folder} exists and is not empty", folder=folder), hint)
     if not runs:
         raise UsageError(
             "out-not-a-run",
-            f"{folder} is not empty and nothing that dlprof tune left, which is all that --force replaces",
-            "name another --out",
+            tr(
+                "{folder} is not empty and nothing that dlprof tune left, which is all that --force replaces",
+                folder=folder,
+            ),
+            tr("name another --out"),
         )
     for path in runs:
         _remove_run(path, ranks=False)
@@ -257,15 +275,19 @@ def _make_room_for_several(folder: Path, force: bool) -> None:
 def _make_room_for_result(folder: Path, force: bool) -> None:
     """As `_make_room`, for a folder of a result that is no run."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-a-folder", f"{folder} is not a folder", "name another with --out")
+        raise UsageError(
+            "out-not-a-folder", tr("{folder} is not a folder", folder=folder), tr("name another with --out")
+        )
     used = os.listdir(folder) if folder.exists() else []
     if not used:
         return
     names = (COMPARISON, *(f"report.{name}" for name in FORMATS))
     ours = not is_run(folder) and RESULT not in used and any(name in used for name in names)
     if not (force and ours):
-        hint = "name another --out, or overwrite the result in it with --force" if ours else "name another --out"
-        raise UsageError("out-exists", f"{folder} exists and is not empty", hint)
+        hint = (
+            tr("name another --out, or overwrite the result in it with --force") if ours else tr("name another --out")
+        )
+        raise UsageError("out-exists", tr("{folder} exists and is not empty", folder=folder), hint)
     for name in names:
         (folder / name).unlink(missing_ok=True)
 

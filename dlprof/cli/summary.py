@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dlprof.cli import terminal
+from dlprof.words import tr
 
 MOST_LINES = 11
 """One less than may be shown: on a terminal a line is ended first, which the script may have left open."""
@@ -62,7 +63,7 @@ def summary_lines(summary: Summary, failures: Sequence[str], console: Console) -
     lines = _block(summary.headline, console, 3, style="bold")
     lines += _bar(summary.bar, console)
     if summary.advice:
-        lines += _block(summary.advice[0], console, 3, first="Try first: " if summary.gains else "Advice: ")
+        lines += _block(summary.advice[0], console, 3, first=tr("Try first: ") if summary.gains else tr("Advice: "))
     path = [Text(terminal.plain(summary.path), style="bold")] if summary.path else []
     room = MOST_LINES - len(lines) - len(path)
     after: list[Text] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from dlprof.errors import DlprofError, UsageError
 from dlprof.formats.settings_file import Override, Settings
 from dlprof.model.tune import BASELINE, Candidate, Ending, Failure, Measured, Plan, Tried
 from dlprof.whatif.trials import REPEATS, affordable, choose, fail_alike, finalists, fits
+from dlprof.words import shown, tr, trn
 
 _MB = 1_000_000
 _AS_IT_IS = Candidate({}, None)
@@ -60,8 +60,8 @@ def tune(
     if launched_rank(os.environ) is not None:
         raise UsageError(
             "tune-launched",
-            "dlprof tune starts the script several times and cannot be one of several processes itself",
-            "put the launcher behind it: dlprof tune -- torchrun ...",
+            tr("dlprof tune starts the script several times and cannot be one of several processes itself"),
+            tr("put the launcher behind it: dlprof tune -- torchrun ..."),
         )
     folder = prepare_several(out, target_name(request), force=force)
     settings = Settings(steps, warmup, trace_steps, max_disk * _MB, os.getpid(), sample_hz=sample_hz)
@@ -122,7 +122,7 @@ class _Tuning:
             ending = Ending.INTERRUPTED
             status = interruption.status if isinstance(interruption, _Interrupted) else 128 + signal.SIGINT
             if not self._tried or self._tried[0].mean_ms is None:
-                terminal.say("interrupted before the script was measured as it is")
+                terminal.say(tr("interrupted before the script was measured as it is"))
                 return status
         except RuntimeError as error:
             return self._not_compared(error, status)
@@ -138,7 +138,10 @@ class _Tuning:
     def _not_compared(self, error: Exception, status: int) -> int:
         """The script was good, whatever fails after it."""
         what = str(error).partition("\n")[0]
-        terminal.say(f"the runs could not be compared ({what})", f"each of them is in {self._folder.path}")
+        terminal.say(
+            tr("the runs could not be compared ({what})", what=what),
+            tr("each of them is in {path}", path=self._folder.path),
+        )
         return status
 
     # ---- what is run
@@ -146,15 +149,21 @@ class _Tuning:
     def _baseline(self) -> int | None:
         """Run the script as it is; returns the exit status where that failed."""
         most = self._most + REPEATS + 1
-        terminal.say(f"tuning {self._request.target}: it is started up to {most} times, first as it is")
+        terminal.say(
+            tr(
+                "tuning {target}: it is started up to {most} times, first as it is",
+                target=self._request.target,
+                most=most,
+            )
+        )
         try:
             attempt = self._run(BASELINE, _AS_IT_IS, "baseline")
         except UsageError:
             self._folder.discard()
             raise
         if attempt.status or attempt.finished is None:
-            again = f"its report: {self._folder.path / 'baseline'}"
-            terminal.say("the script failed as it is, so nothing was tried", again)
+            again = tr("its report: {path}", path=self._folder.path / "baseline")
+            terminal.say(tr("the script failed as it is, so nothing was tried"), again)
             return attempt.status
         self._plan = apart(lambda: _planned(self._folder.path / "baseline"))
         self._tried[0] = replace(self._tried[0], candidate=Candidate({}, None, self._plan.cost))
@@ -170,12 +179,20 @@ class _Tuning:
         run_s = self._tried[0].runs[0].elapsed_s
         count = affordable(self._budget_s, self._elapsed_s, run_s, len(chosen))
         if count:
-            others = f"{count} other setting{'' if count == 1 else 's'}"
-            terminal.say(f"trying {others}, about {duration(run_s)} each, and then the best again")
+            others = trn("{count} other setting", "{count} other settings", count, count=count)
+            terminal.say(
+                tr(
+                    "trying {settings}, about {time} each, and then the best again",
+                    settings=others,
+                    time=duration(run_s),
+                )
+            )
         for number, candidate in enumerate(chosen[:count], 1):
             if not fits(self._budget_s, self._elapsed_s, run_s):
                 return Ending.BUDGET
-            terminal.say(f"trial {number} of {count}: {_named(candidate)}{_promised(candidate)}")
+            terminal.say(
+                tr("trial {number} of {count}: {settings}", number=number, count=count, settings=_promised(candidate))
+            )
             self._run(number, candidate, f"trial-{number}")
             if fail_alike(self._tried):
                 return Ending.TRIALS_FAIL
@@ -183,7 +200,7 @@ class _Tuning:
             if not fits(self._budget_s, self._elapsed_s, run_s):
                 return Ending.BUDGET
             folder = "baseline" if each.number == BASELINE else f"trial-{each.number}"
-            terminal.say(f"again: {_named(each.candidate)}")
+            terminal.say(tr("again: {settings}", settings=_named(each.candidate)))
             self._run(each.number, each.candidate, f"{folder}-again")
         return Ending.COMPLETE if count == len(chosen) else Ending.BUDGET
 
@@ -221,7 +238,7 @@ class _Tuning:
         else:
             measured = Measured(name, (), elapsed_s, Failure("not-analysed", " ".join(attempt.lines)))
         self._add(number, candidate, measured)
-        terminal.say(f"{_named(candidate)}: {', '.join(self._say_of(measured))}")
+        terminal.say(tr("{label}: {value}", label=_named(candidate), value=self._say_of(measured)))
         if attempt.interrupted:
             raise _Interrupted(signal.SIGINT)
         ended_by = _ended_by(attempt.outcome)
@@ -236,16 +253,15 @@ class _Tuning:
                 return
         self._tried.append(Tried(number, candidate, (measured,)))
 
-    def _say_of(self, measured: Measured) -> Sequence[str]:
+    def _say_of(self, measured: Measured) -> str:
         if measured.failure is not None:
-            return (measured.failure.text,)
+            return str(shown(measured.failure.text))
         mean, before = measured.mean_ms, self._tried[0].mean_ms
         if mean is None:
-            return ("no step was measured",)
-        faster = (
-            "" if before is None or measured.folder.startswith("baseline") else f" ({before / mean:.2f} times as fast)"
-        )
-        return (f"{mean:.1f} ms a step{faster}",)
+            return tr("no step was measured")
+        if before is None or measured.folder.startswith("baseline"):
+            return tr("{ms} ms a step", ms=f"{mean:.1f}")
+        return tr("{ms} ms a step ({times} times as fast)", ms=f"{mean:.1f}", times=f"{before / mean:.2f}")
 
     @property
     def _elapsed_s(self) -> float:
@@ -288,8 +304,11 @@ def _ended_by(outcome: Outcome) -> int:
 
 
 def _named(candidate: Candidate) -> str:
-    return ", ".join(f"{key}={value}" for key, value in candidate.settings.items()) or "as it is"
+    return ", ".join(f"{key}={value}" for key, value in candidate.settings.items()) or tr("as it is")
 
 
 def _promised(candidate: Candidate) -> str:
-    return "" if candidate.promise is None else f", forecast {candidate.promise.step_ms[1]:.1f} ms a step"
+    if candidate.promise is None:
+        return _named(candidate)
+    ms = f"{candidate.promise.step_ms[1]:.1f}"
+    return tr("{settings}, forecast {ms} ms a step", settings=_named(candidate), ms=ms)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.errors import UnreadableInputError
+from dlprof.words import tr
 
 BLOCK_BYTES = 2 * 2**20
 """What is read, decompressed and decoded at a time."""
@@ -164,7 +165,7 @@ class EventText:
                         yield block
         except OSError as error:
             raise UnreadableInputError(
-                "trace-unreadable", f"cannot read {self.path}: {error.strerror or error}"
+                "trace-unreadable", tr("cannot read {path}: {reason}", path=self.path, reason=error.strerror or error)
             ) from error
 
     def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
@@ -205,8 +206,8 @@ class EventText:
         limit = self.max_json_bytes // 1_000_000
         return UnreadableInputError(
             "trace-too-large",
-            f"{self.path} holds more than {limit} MB of JSON",
-            f"read it with --max-size {2 * limit}, if it is a trace",
+            tr("{path} holds more than {limit} MB of JSON", path=self.path, limit=limit),
+            tr("read it with --max-size {limit}, if it is a trace", limit=2 * limit),
         )
 
     # ---- what stands around the events
@@ -252,8 +253,8 @@ class EventText:
     def _no_trace(self, reason: str) -> UnreadableInputError:
         return UnreadableInputError(
             "not-a-trace",
-            f"{self.path} is not a trace: {reason}",
-            "give a file that torch.profiler exported (*.pt.trace.json, compressed or not)",
+            tr("{path} is not a trace: {reason}", path=self.path, reason=reason),
+            tr("give a file that torch.profiler exported (*.pt.trace.json, compressed or not)"),
         )
 
 

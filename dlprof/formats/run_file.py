@@ -16,6 +16,7 @@ import numpy as np
 
 from dlprof.errors import UnreadableInputError
 from dlprof.model.profile import Profile, Samples, Spans
+from dlprof.words import tr
 
 NAME = "run.dlprof"
 FORMAT = "dlprof.run/1"
@@ -71,15 +72,22 @@ def load(path: Path) -> Profile:
         if isinstance(error, gzip.BadGzipFile):
             raise _no_run(path) from error
         raise UnreadableInputError(
-            "run-unreadable", f"{path} cannot be read: {error.strerror}.", "Give the folder of a dlprof run."
+            "run-unreadable",
+            tr("{path} cannot be read: {reason}.", path=path, reason=error.strerror),
+            tr("Give the folder of a dlprof run."),
         ) from error
     except (EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise _no_run(path) from error
     if version != FORMAT:
         raise UnreadableInputError(
             "run-of-other-version",
-            f"{path} is in format {version!r}; this dlprof reads {FORMAT}.",
-            "Use the dlprof version that wrote it, or run the script again.",
+            tr(
+                "{path} is in format {version}; this dlprof reads {known}.",
+                path=path,
+                version=repr(version),
+                known=FORMAT,
+            ),
+            tr("Use the dlprof version that wrote it, or run the script again."),
         )
     try:
         saved = msgspec.msgpack.decode(data, type=_Saved)
@@ -128,7 +136,9 @@ def _encodable(value: Any) -> Any:
 
 def _no_run(path: Path) -> UnreadableInputError:
     return UnreadableInputError(
-        "run-damaged", f"{path} is not a saved run, or is damaged.", "Give the folder of a dlprof run."
+        "run-damaged",
+        tr("{path} is not a saved run, or is damaged.", path=path),
+        tr("Give the folder of a dlprof run."),
     )
 
 

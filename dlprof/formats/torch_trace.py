@@ -23,6 +23,7 @@ from dlprof.formats.torch_events import FILL_CATEGORIES, KERNEL_CATEGORIES, kind
 from dlprof.model.kinds import Kind
 from dlprof.model.profile import Notice
 from dlprof.model.trace import Activity, Events, Lane, Origin, Trace
+from dlprof.words import tr
 
 _EXACT_US = 2.0**42
 """Times from here on are not exact to the nanosecond as floating-point numbers."""
@@ -114,8 +115,8 @@ def read_trace(
     if not len(events):
         raise UnreadableInputError(
             "no-pytorch-activity",
-            f"no PyTorch activity found in {path}: of {table.seen} events none is torch's",
-            "give a trace that torch.profiler exported",
+            tr("no PyTorch activity found in {path}: of {seen} events none is torch's", path=path, seen=table.seen),
+            tr("give a trace that torch.profiler exported"),
         )
     return Trace(
         origin=_origin(path, text.top),

@@ -14,13 +14,14 @@ from dlprof.model.report import Report
 from dlprof.render.compare import compare_lines, render_compare
 from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
-from dlprof.render.pdf import render_pdf
+from dlprof.render.pdf import Pdf, render_pdf
 from dlprof.render.text import Summary, render_text, summary
 from dlprof.render.trace import render_brief
 from dlprof.render.tune import render_tune, tune_lines
 
 __all__ = [
     "RENDERERS",
+    "Pdf",
     "Renderer",
     "Summary",
     "compare_lines",

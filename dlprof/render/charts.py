@@ -34,6 +34,8 @@ from dlprof.render.palette import LIGHT
 from dlprof.render.select import Bar, bars, budget_rows, component_rows, measured_workers, shown_steps, worker_forecasts
 from dlprof.render.tips import Tip, tips
 from dlprof.render.wording import cause_name, component_name
+from dlprof.render.wrapping import width_of
+from dlprof.words import tr
 
 WIDE = 880
 NARROW = 340
@@ -95,14 +97,14 @@ def _moment(moment: Moment, _report: Report, width: int) -> Any:
 
 def _legend(key: str, report: Report) -> tuple[tuple[str, str], ...]:
     if key == "steps":
-        entries = [("input_wait", "waiting for input"), ("rest", "the rest of the step")]
+        entries = [("input_wait", tr("waiting for input")), ("rest", tr("the rest of the step"))]
         if any(row.traced for row in report.steps):
-            entries.append(("band", "traced by torch.profiler"))
+            entries.append(("band", tr("traced by torch.profiler")))
         return tuple(entries)
     if key == "components":
-        return (("input_wait", "mean"), ("ink", "95th percentile"))
+        return (("input_wait", tr("mean")), ("ink", tr("95th percentile")))
     if key == "forecast":
-        return (("ink", "measured"), ("device_compute", "forecast, with its 80 % interval"))
+        return (("ink", tr("measured")), ("device_compute", tr("forecast, with its 80 % interval")))
     return ()
 
 
@@ -130,7 +132,7 @@ def _budget(report: Report, width: int) -> Any:
 
 def _segment_labels(width: int, start: float, end: float, label: str, share: str) -> list[Any]:
     room = end - start - 16
-    if len(label) * LETTER_WIDTH <= room:
+    if width_of(label) * LETTER_WIDTH <= room:
         lines = [(label, -8, "normal"), (share, 9, "bold")]
     elif len(share) * LETTER_WIDTH <= room + 8:
         lines = [(share, 0, "bold")]
@@ -186,7 +188,7 @@ def _traced_band(steps: Sequence[Bar], top: float, x: Any, y: Any, step_width: f
     span = {"x": traced[0].start - 0.5, "x2": traced[-1].end - 0.5, "y": 0, "y2": top}
     layers = [chart_of([span]).mark_rect(color=LIGHT["band"]).encode(x=x, x2="x2", y=y, y2="y2")]
     if (span["x2"] - span["x"]) * step_width >= 6 * LETTER_WIDTH:
-        label = chart_of([{"x": span["x"], "y": top, "text": "traced"}])
+        label = chart_of([{"x": span["x"], "y": top, "text": tr("traced")}])
         layers.append(
             label.mark_text(align="left", baseline="bottom", dy=-3, color=LIGHT["muted"]).encode(
                 x=x, y=y, text="text:N"
@@ -230,7 +232,7 @@ def _components(report: Report, width: int) -> Any:
                 "x2": spread.mean * plot / longest,
                 "p95": spread.p95 * plot / longest,
                 "end": end + 8,
-                "text": f"mean {milliseconds(spread.mean)}",
+                "text": tr("mean {time}", time=milliseconds(spread.mean)),
                 "y": middle,
                 "zero": 0,
             }

@@ -15,17 +15,18 @@ from dlprof.render.html import html_page
 from dlprof.render.markdown import markdown_page
 from dlprof.render.numbers import TO, column, count, gain, milliseconds
 from dlprof.render.pdf import render_pdf
-from dlprof.render.plain import name
+from dlprof.render.plain import entry, name
 from dlprof.render.plain import setting as setting_value
 from dlprof.render.text import columns as in_columns
 from dlprof.render.text import text_page
 from dlprof.render.view import moment, script_of
 from dlprof.render.wording import bottleneck_name, cause_name, compare_text, component_name, fact_name
+from dlprof.words import joined, marked, tr
 
 _WORDS = {
-    Direction.SHORTER: "shorter",
-    Direction.LONGER: "longer",
-    Direction.SAME: "not significant",
+    Direction.SHORTER: marked("shorter"),
+    Direction.LONGER: marked("longer"),
+    Direction.SAME: marked("not significant"),
     Direction.UNKNOWN: TO,
 }
 
@@ -68,7 +69,7 @@ def compare_lines(compared: Compare) -> list[str]:
         changed = (
             f"{row.setting} {setting_value(row.before)} → {setting_value(row.after)}" for row in compared.settings
         )
-        lines += ["", f"Settings that differ: {name(', '.join(changed), 600)}"]
+        lines += ["", entry(tr("Settings that differ"), name(tr(", ").join(changed), 600))]
     if compared.explained is not None:
         lines.append(_explanation(compared.explained, compared))
     return lines
@@ -88,15 +89,15 @@ def compare_view(compared: Compare) -> ReportView:
         _runs(compared),
     )
     return ReportView(
-        title=f"{', '.join(scripts)}: two runs compared",
+        title=entry(tr(", ").join(scripts), tr("two runs compared")),
         running=f"dlprof {name(compared.dlprof, 40)} · {', '.join(scripts)} · {moment(compared.created)}",
         version=name(compared.dlprof),
         headline=name(compared.conclusion, 600),
         command=name(shlex.join(["dlprof", "compare", before.source, after.source]), 200),
         origin=(f"{moment(before.created)} → {moment(after.created)}", *_hosts(before, after)),
         ended="",
-        confidence="Measured",
-        confidence_reason=f"{compare_text('intervals', others=others)}.",
+        confidence=tr("Measured"),
+        confidence_reason=tr("{clause}.", clause=compare_text("intervals", others=others)),
         key_figures=_key_figures(compared),
         budget=None,
         advice=(),
@@ -112,12 +113,17 @@ def _hosts(before: Side, after: Side) -> tuple[str, ...]:
 def _key_figures(compared: Compare) -> tuple[Fact, ...]:
     step = compared.step
     facts = [
-        Fact(f"mean {compared.per}, first run", milliseconds(step.before_ms)),
-        Fact(f"mean {compared.per}, second run", milliseconds(step.after_ms)),
+        Fact(compare_text("mean-first", per=compared.per), milliseconds(step.before_ms)),
+        Fact(compare_text("mean-second", per=compared.per), milliseconds(step.after_ms)),
     ]
     if step.speedup is not None:
-        facts.append(Fact("second run, times as fast", gain(step.speedup)))
-    return (*facts, Fact("steps measured", f"{compared.before.steps} and {compared.after.steps}"))
+        facts.append(Fact(tr("second run, times as fast"), gain(step.speedup)))
+    return (
+        *facts,
+        Fact(
+            tr("steps measured"), tr("{before} and {after}", before=compared.before.steps, after=compared.after.steps)
+        ),
+    )
 
 
 # ---- sections -------------------------------------------------------------------------------------------------------
@@ -126,35 +132,49 @@ def _key_figures(compared: Compare) -> tuple[Fact, ...]:
 def _cautions(compared: Compare) -> Section | None:
     if not compared.cautions:
         return None
-    return Section("cautions", "Before you compare", tuple(Prose(name(each.text, 600)) for each in compared.cautions))
+    return Section(
+        "cautions", tr("Before you compare"), tuple(Prose(name(each.text, 600)) for each in compared.cautions)
+    )
 
 
 def _changes(compared: Compare) -> Section | None:
     if not compared.causes:
         return None
-    title = f"Mean {compared.per}, ms"
-    spoken = "; ".join(
-        f"{cause_name(row.cause)} {milliseconds(row.before_ms)} before, {milliseconds(row.after_ms)} after, "
-        f"{_WORDS[row.direction] if row.direction is not Direction.UNKNOWN else 'without an interval'}"
+    title = compare_text("title", per=compared.per)
+    spoken = tr("; ").join(
+        tr(
+            "{cause} {before} before, {after} after, {direction}",
+            cause=cause_name(row.cause),
+            before=milliseconds(row.before_ms),
+            after=milliseconds(row.after_ms),
+            direction=tr(_WORDS[row.direction])
+            if row.direction is not Direction.UNKNOWN
+            else tr("without an interval"),
+        )
         for row in compared.causes
     )
-    text = compare_text("figure", rows=f"{spoken[:1].upper()}{spoken[1:]}.")
+    text = compare_text("figure", rows=tr("{clause}.", clause=f"{spoken[:1].upper()}{spoken[1:]}"))
     table = _causes_table(compared)
-    return Section("changes", "What changed", (Figure("changes", title, text), table, Prose(compare_text("rows-note"))))
+    return Section(
+        "changes", tr("What changed"), (Figure("changes", title, text), table, Prose(compare_text("rows-note")))
+    )
 
 
 def _causes_table(compared: Compare) -> Table:
-    rows = [(f"the whole {compared.per}", compared.step), *((cause_name(it.cause), it) for it in compared.causes)]
-    return _table(f"Where a {compared.per} goes, ms", f"Part of a {compared.per}", rows)
+    rows = [
+        (compare_text("whole", per=compared.per), compared.step),
+        *((cause_name(it.cause), it) for it in compared.causes),
+    ]
+    return _table(compare_text("goes", per=compared.per), compare_text("part", per=compared.per), rows)
 
 
 def _table(caption: str, first: str, rows: Sequence[tuple[str, Difference]]) -> Table:
     before, after = (column([getattr(it, side) for _, it in rows], TO) for side in ("before_ms", "after_ms"))
     cells = tuple(
-        (label, old, new, _WORDS[it.direction], _change(it.difference_ms))
+        (label, old, new, tr(_WORDS[it.direction]), _change(it.difference_ms))
         for (label, it), old, new in zip(rows, before, after, strict=True)
     )
-    head = (first, "before", "after", "it is", "change (95 % interval)")
+    head = (first, tr("before"), tr("after"), tr("it is"), tr("change (95 % interval)"))
     return Table(caption, head, ("text", "number", "number", "text", "number"), cells)
 
 
@@ -166,7 +186,7 @@ def _change(interval: Triple | None) -> str:
     decimals = 0 if largest >= 1000 else 1 if largest >= 9.995 else 2
     # What rounds to nothing has no sign.
     low, middle, high = (f"{value:+.{decimals}f}" if (value := round(it, decimals)) else "0" for it in interval)
-    return f"{middle} ({low} to {high})"
+    return tr("{middle} ({low} to {high})", middle=middle, low=low, high=high)
 
 
 def _work(compared: Compare) -> Section | None:
@@ -175,14 +195,13 @@ def _work(compared: Compare) -> Section | None:
     least_ms = _SMALL * max(compared.step.before_ms or 0.0, compared.step.after_ms or 0.0)
     shown = [it for it in compared.components if max(it.before_ms or 0.0, it.after_ms or 0.0) >= least_ms]
     rows = [(component_name(it.component), it) for it in shown]
-    unit = "batch" if compared.per == "step" else "sample"
-    table = _table(f"Work on one {unit}, waited for or not, ms", "Component", rows)
-    return Section("work", "Inside the loader", (table,))
+    table = _table(compare_text("work", per=compared.per), tr("Component"), rows)
+    return Section("work", tr("Inside the loader"), (table,))
 
 
 def _settings(compared: Compare) -> Section:
     if not compared.settings:
-        return Section("changed-settings", "Loader settings", (Prose(compare_text("no-settings")),))
+        return Section("changed-settings", tr("Loader settings"), (Prose(compare_text("no-settings")),))
     rows = tuple(
         (
             name(row.setting, 60),
@@ -192,14 +211,14 @@ def _settings(compared: Compare) -> Section:
         )
         for row in compared.settings
     )
-    head = ("Setting", "before", "after", f"forecast change of a {compared.per}, ms")
-    blocks: list[Block] = [Table("Settings that differ", head, ("code", "text", "text", "number"), rows)]
+    head = (tr("Setting"), tr("before"), tr("after"), compare_text("forecast-change", per=compared.per))
+    blocks: list[Block] = [Table(tr("Settings that differ"), head, ("code", "text", "text", "number"), rows)]
     if compared.explained is not None:
         blocks.append(Prose(_explanation(compared.explained, compared)))
         blocks.append(Prose(compare_text("settings-note")))
     else:
         blocks.append(Prose(compare_text("no-forecast")))
-    return Section("changed-settings", "Loader settings", tuple(blocks))
+    return Section("changed-settings", tr("Loader settings"), tuple(blocks))
 
 
 def _explanation(explained: Explained, compared: Compare) -> str:
@@ -209,7 +228,7 @@ def _explanation(explained: Explained, compared: Compare) -> str:
         measured = (step.after_ms - step.before_ms,) * 3
     return compare_text(
         "explained-agrees" if explained.agrees else "explained-not",
-        settings=", ".join(explained.settings),
+        settings=tr(", ").join(explained.settings),
         one=len(explained.settings) == 1,
         per=compared.per,
         forecast=f"{_change(explained.forecast_ms)} ms",
@@ -226,17 +245,21 @@ def _facts(compared: Compare) -> Section | None:
         (fact_name(name(it.what, 60)), setting_value(it.before) or TO, setting_value(it.after) or TO)
         for it in compared.facts
     )
-    table = Table("Beside the loader's settings", ("What", "before", "after"), ("text", "text", "text"), rows)
-    return Section("facts", "What else differs", (table,))
+    table = Table(
+        tr("Beside the loader's settings"), (tr("What"), tr("before"), tr("after")), ("text", "text", "text"), rows
+    )
+    return Section("facts", tr("What else differs"), (table,))
 
 
 def _runs(compared: Compare) -> Section:
     items = []
-    for which, side in (("First run", compared.before), ("Second run", compared.after)):
-        load = "" if side.load is None else f" Other programs kept {count(round(side.load, 2))} cores busy."
-        said = f"{name(side.headline, 400)}{load}"
-        items.append(Fact(f"{which}, {name(side.source, 120)} ({bottleneck_name(side.bottleneck)})", said))
-    return Section("runs", "The two runs", (Listing(tuple(items)),))
+    for which, side in ((tr("First run"), compared.before), (tr("Second run"), compared.after)):
+        cores = "" if side.load is None else count(round(side.load, 2))
+        load = tr("Other programs kept {cores} cores busy.", cores=cores) if cores else ""
+        verdict = bottleneck_name(side.bottleneck)
+        label = tr("{which}, {source} ({verdict})", which=which, source=name(side.source, 120), verdict=verdict)
+        items.append(Fact(label, joined(name(side.headline, 400), load)))
+    return Section("runs", tr("The two runs"), (Listing(tuple(items)),))
 
 
 def _drawings(compared: Compare, shown: ReportView) -> dict[str, Drawing]:

@@ -9,7 +9,8 @@ from dlprof.render.charts import NARROW, WIDE, Drawing
 from dlprof.render.drawing import Pads, across, chart_of, down, framed, to_svg
 from dlprof.render.numbers import milliseconds
 from dlprof.render.palette import LIGHT
-from dlprof.render.wording import cause_name
+from dlprof.render.wording import cause_name, compare_text
+from dlprof.words import tr
 
 _PITCH, _THICK, _MOST = 56, 12, 7
 _COLOURS = {Direction.SHORTER: "good", Direction.LONGER: "input_wait"}
@@ -35,15 +36,15 @@ def draw_changes(compared: Compare, title: str, description: str) -> dict[str, D
         # The page says everything in words and tables as well: better without a chart than no page.
         return {}
     ways = {row.direction for _, row in rows}
-    legend = [("rest", "before"), ("device_compute", "after")]
-    legend += [("good", "after, shorter")] if Direction.SHORTER in ways else []
-    legend += [("input_wait", "after, longer")] if Direction.LONGER in ways else []
-    return {"changes": Drawing(wide, narrow, (*legend, ("ink", "95 % interval of the difference")))}
+    legend = [("rest", tr("before")), ("device_compute", tr("after"))]
+    legend += [("good", tr("after, shorter"))] if Direction.SHORTER in ways else []
+    legend += [("input_wait", tr("after, longer"))] if Direction.LONGER in ways else []
+    return {"changes": Drawing(wide, narrow, (*legend, ("ink", tr("95 % interval of the difference"))))}
 
 
 def _rows(compared: Compare) -> list[tuple[str, Difference]]:
     causes = [(cause_name(row.cause), row) for row in compared.causes]
-    return [(f"the whole {compared.per}", compared.step), *causes[:_MOST]]
+    return [(compare_text("whole", per=compared.per), compared.step), *causes[:_MOST]]
 
 
 def _changes(rows: list[tuple[str, Difference]], width: int) -> Any:

@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlprof.render.plain import entry
 from dlprof.render.templates import explanations
+from dlprof.render.wrapping import padded, width_of, wrap
+from dlprof.words import marked, tr
 
 KINDS = {
-    "bottleneck": "a verdict",
-    "component": "a component of the data work or the step",
-    "cause": "a cause of the budget",
-    "advice": "advice",
-    "notice": "a notice",
-    "error": "an error",
+    "bottleneck": marked("a verdict"),
+    "component": marked("a component of the data work or the step"),
+    "cause": marked("a cause of the budget"),
+    "advice": marked("advice"),
+    "notice": marked("a notice"),
+    "error": marked("an error"),
 }
 """Sections of the catalogue, in the order in which they are shown, and what an entry of each is."""
 
@@ -64,10 +67,12 @@ def nearest(id_: str) -> list[str]:
 
 
 def explanation_lines(each: Explanation) -> list[str]:
-    """One explanation for the terminal."""
-    lines = [f"{each.id}: {KINDS[each.kind]}", "", *textwrap.wrap(each.what, _WIDTH), ""]
-    for label, text in (("When", each.when), ("Do", each.do)):
-        lines += textwrap.wrap(text, _WIDTH, initial_indent=f"{label:<6}", subsequent_indent=" " * 6)
+    """One explanation for the terminal, in the language in force."""
+    lines = [entry(each.id, tr(KINDS[each.kind])), "", *wrap(tr(each.what), _WIDTH), ""]
+    labels = tr("When"), tr("Do")
+    column = max(map(width_of, labels)) + 2
+    for label, text in zip(labels, (each.when, each.do), strict=True):
+        lines += wrap(f"{padded(label, column)}{tr(text)}", _WIDTH, subsequent_indent=" " * column)
     return lines
 
 

@@ -13,6 +13,7 @@ from dlprof.render.charts import Drawing, draw
 from dlprof.render.plain import tie
 from dlprof.render.templates import page, style, trusted
 from dlprof.render.view import view
+from dlprof.words import TAGS, language
 
 
 def render_html(report: Report, moments: Sequence[Moment] = ()) -> str:
@@ -52,6 +53,7 @@ def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
         style=trusted(palette.style()) + style("report.css") + style("print.css"),
         tie=tie,
         breakable=breakable,
+        language=TAGS[language()],
     )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Section, Table
-from dlprof.render.plain import cut
+from dlprof.render.plain import cut, entry
 from dlprof.render.view import view
+from dlprof.words import tr
 
 CHARACTERS_AT_MOST = 60_000
 """Source: GitHub refuses comments of more than 65,536 characters."""
@@ -41,13 +42,16 @@ def markdown_page(shown: ReportView) -> str:
     """
     head = _head(shown)
     parts = [_section(section) for section in shown.sections]
-    foot = f"Made by dlprof {escape(shown.version)}.\n"
+    foot = f"{tr('Made by dlprof {version}.', version=escape(shown.version))}\n"
     left_out = 0
     while parts and len(head) + sum(map(len, parts)) + len(foot) + 200 > CHARACTERS_AT_MOST:
         parts.pop()
         left_out += 1
     if left_out:
-        foot = f"{left_out} more sections stand in report.html; they would make this text too long.\n\n{foot}"
+        left = tr(
+            "{sections} more sections stand in report.html; they would make this text too long.", sections=left_out
+        )
+        foot = f"{left}\n\n{foot}"
     return cut(head, CHARACTERS_AT_MOST - len(foot) - 1) + "".join(parts) + foot
 
 
@@ -84,7 +88,7 @@ def _longest_backticks(text: str) -> int:
 
 def _head(shown: ReportView) -> str:
     lines = [f"## {escape(shown.headline)}", ""]
-    lines += [f"**{escape(shown.confidence)}:** {escape(shown.confidence_reason)}", ""]
+    lines += [tr("**{label}:** {text}", label=escape(shown.confidence), text=escape(shown.confidence_reason)), ""]
     if shown.ended:
         lines += [f"**{escape(shown.ended)}**", ""]
     lines += [" · ".join(f"{escape(fact.label)} **{escape(fact.value)}**" for fact in shown.key_figures), ""]
@@ -94,10 +98,10 @@ def _head(shown: ReportView) -> str:
     if shown.budget is not None:
         lines += [f"### {escape(shown.budget.title)}", ""]
         rows = [(row.name, row.milliseconds, row.share) for row in shown.budget.rows]
-        head = ("part", "per step", "share")
+        head = (tr("part"), tr("per step"), tr("share"))
         lines.append(_table(Table("", head, ("text", "number", "number"), tuple(rows))))
     if shown.advice or shown.no_advice:
-        lines += ["### What to change", ""]
+        lines += [f"### {tr('What to change')}", ""]
     if shown.no_advice:
         lines += [escape(shown.no_advice), ""]
     return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice)
@@ -105,12 +109,12 @@ def _head(shown: ReportView) -> str:
 
 def _advice(item: AdviceView) -> str:
     worth = f"{item.gain} {item.gain_word}".strip()
-    note = ", ".join(part for part in (f"**{escape(worth)}**" if worth else "", escape(item.gain_note)) if part)
+    note = tr(", ").join(part for part in (f"**{escape(worth)}**" if worth else "", escape(item.gain_note)) if part)
     text = f"#### {escape(item.title)}\n\n" + (f"{note}\n\n" if note else "") + _blocks(item.how)
     if item.evidence:
         rows = tuple((fact.label, fact.value) for fact in item.evidence)
-        table = _table(Table("", ("measured", "value"), ("text", "number"), rows))
-        text += _folded("Evidence", table)
+        table = _table(Table("", (tr("measured"), tr("value")), ("text", "number"), rows))
+        text += _folded(tr("Evidence"), table)
     return text
 
 
@@ -137,7 +141,9 @@ def _block(block: Block) -> str:
     if isinstance(block, Figure):
         return f"{escape(block.description)}\n\n"
     if isinstance(block, Listing):
-        return "".join(f"- **{escape(item.label)}**: {_one_line(item.value)}\n" for item in block.items) + "\n"
+        return (
+            "".join(f"- {entry(f'**{escape(item.label)}**', _one_line(item.value))}\n" for item in block.items) + "\n"
+        )
     if isinstance(block, Facts):
         rows = tuple((fact.label, fact.value) for fact in block.rows)
         return _table(Table(block.caption, ("", ""), ("text", "text"), rows))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-NOT_MEASURED = "not measured"
+from dlprof.words import marked, tr
+
+NOT_MEASURED = marked("not measured")
 TIMES = "\N{MULTIPLICATION SIGN}"
 TO = "\N{EN DASH}"
 """Between the ends of an interval; alone it stands for a cell without a value."""
@@ -43,7 +45,7 @@ def _without_zeros(text: str) -> str:
 def milliseconds(value: float | None) -> str:
     """A duration given in milliseconds, in the unit that suits its size: ``38.2 ms``, ``1.24 s``."""
     if value is None or not math.isfinite(value):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     if abs(value) >= _MILLISECONDS_PER_SECOND:
         return seconds(value / _MILLISECONDS_PER_SECOND)
     return f"{digits(value)} ms"
@@ -52,14 +54,14 @@ def milliseconds(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """A duration given in seconds: ``0.41 s``, ``12.3 s``, ``4.2 min``."""
     if value is None or not math.isfinite(value):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     return f"{digits(value / 60)} min" if value >= 120 else f"{digits(value)} s"
 
 
 def percent(share: float | None) -> str:
     """A share of 0 to 1 as ``62 %``; one decimal below 10 %."""
     if share is None or not math.isfinite(share):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     value = share * 100
     if 0 < value < 0.05:
         return "< 0.1 %"
@@ -73,7 +75,7 @@ def percent(share: float | None) -> str:
 def times(ratio: float | None) -> str:
     """A ratio of step times: 1.75, 3.2 or 14, with a multiplication sign."""
     if ratio is None or not math.isfinite(ratio):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     decimals = 2 if ratio < 1.995 else 1 if ratio < 9.95 else 0
     return f"{ratio:.{decimals}f}{TIMES}"
 
@@ -85,7 +87,7 @@ def gain(speedup: Sequence[float] | None) -> str:
         speedup: low, middle, high; or None.
     """
     if speedup is None or not all(math.isfinite(value) for value in speedup):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     low, middle, high = speedup
     decimals = 2 if high - low < 0.2 else 1
     texts = [f"{value:.{decimals}f}" for value in (low, middle, high)]
@@ -97,7 +99,7 @@ def gain(speedup: Sequence[float] | None) -> str:
 def size_bytes(value: float | None) -> str:
     """A number of bytes in decimal units: ``1.2 MB``."""
     if value is None or not math.isfinite(value):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
             return f"{digits(value)} {unit}"
@@ -108,23 +110,24 @@ def size_bytes(value: float | None) -> str:
 def count(value: float | None) -> str:
     """A whole number with thousands separators; a fraction keeps about three digits."""
     if value is None or not math.isfinite(value):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     return f"{value:,.0f}" if float(value).is_integer() else digits(value)
 
 
 def number(value: float | None) -> str:
     """A number without a unit, about three significant digits."""
-    return NOT_MEASURED if value is None or not math.isfinite(value) else digits(value)
+    return tr(NOT_MEASURED) if value is None or not math.isfinite(value) else digits(value)
 
 
-def column(values: Iterable[float | None], missing: str = NOT_MEASURED) -> list[str]:
+def column(values: Iterable[float | None], missing: str | None = None) -> list[str]:
     """Numbers of one table column, all with the same number of decimals, chosen by the largest.
 
     Args:
         values: In the unit that the column's head names.
-        missing: What stands for None.
+        missing: What stands for None; by itself that it was not measured.
     """
     values = list(values)
+    missing = tr(NOT_MEASURED) if missing is None else missing
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
     largest = max(sizes, default=0.0)
     decimals = 0 if largest >= 1000 else 1 if largest >= 9.995 else 2
@@ -143,4 +146,4 @@ def with_unit(value: float | None, unit: str) -> str:
     if unit in formats:
         return formats[unit](value)
     text = number(value)
-    return text if text == NOT_MEASURED or not unit else f"{text} {unit}"
+    return text if not is_number(value) or not unit else f"{text} {unit}"

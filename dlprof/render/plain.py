@@ -7,6 +7,7 @@ import unicodedata
 from typing import Any
 
 from dlprof.render.numbers import NOT_MEASURED, count, is_number
+from dlprof.words import shown, tr
 
 NAME_LIMIT = 160
 """Characters kept of a name in a table."""
@@ -37,18 +38,18 @@ def name(value: object, limit: int = NAME_LIMIT) -> str:
     """One line: newlines and tabs become spaces, other invisible characters their escapes; cut in the middle.
 
     Args:
-        value: Anything; None becomes `NOT_MEASURED`.
+        value: Anything; None becomes `NOT_MEASURED`, and a text that was said in the language in force that one.
         limit: Characters at most.
     """
     if value is None:
-        return NOT_MEASURED
-    text = re.sub(r"[\t\r\n]+", " ", cut(str(value), 4 * limit))
+        return tr(NOT_MEASURED)
+    text = re.sub(r"[\t\r\n]+", " ", cut(str(shown(value)), 4 * limit))
     return cut("".join(map(_visible, text)), limit)
 
 
 def text(value: str, limit: int = TEXT_LIMIT) -> str:
-    """Several lines: newlines stay, tabs become spaces, other invisible characters their escapes."""
-    lines = cut(value, 4 * limit).replace("\r\n", "\n").expandtabs(4).split("\n")
+    """Several lines, as `name`: newlines stay, tabs become spaces, other invisible characters their escapes."""
+    lines = cut(shown(value), 4 * limit).replace("\r\n", "\n").expandtabs(4).split("\n")
     return cut("\n".join("".join(map(_visible, line)) for line in lines), limit)
 
 
@@ -60,20 +61,25 @@ def source_line(value: str, limit: int = NAME_LIMIT) -> str:
 def setting(value: Any, limit: int = NAME_LIMIT) -> str:
     """A setting's value as a person reads it: ``yes``, ``16``, ``0.5``, ``a, b``; None is ``not set``."""
     if value is None:
-        return "not set"
+        return tr("not set")
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return tr("yes") if value else tr("no")
     if isinstance(value, int):
         return str(value)
     if is_number(value):
         return count(value)
     if isinstance(value, float):
-        return NOT_MEASURED
+        return tr(NOT_MEASURED)
     if isinstance(value, list | tuple):
-        return name(", ".join(setting(item) for item in value) or "none", limit)
+        return name(", ".join(setting(item) for item in value) or tr("none"), limit)
     if isinstance(value, dict):
-        return name(", ".join(f"{key} {setting(item)}" for key, item in value.items()) or "none", limit)
+        return name(", ".join(f"{key} {setting(item)}" for key, item in value.items()) or tr("none"), limit)
     return name(value, limit)
+
+
+def entry(label: str, value: str) -> str:
+    """A label and what it stands for, on one line."""
+    return tr("{label}: {value}", label=label, value=value)
 
 
 def tie(sentence: str) -> str:

@@ -1,63 +1,28 @@
-"""The one owner of the template engine and of the templates folder."""
+"""The one owner of the template engine, and the reader of the catalogues of English."""
 
 from __future__ import annotations
 
 import functools
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from dlprof.errors import DlprofError
-
-
-@functools.cache
-def folder() -> Path:
-    """The folder with the templates: inside the installed package, else beside the checkout's `pyproject.toml`.
-
-    A ``templates`` folder beside an installed package belongs to somebody else and is never taken.
-
-    Raises:
-        DlprofError: Neither is there.
-    """
-    package = Path(__file__).resolve().parent.parent
-    return find_folder(package)
-
-
-def find_folder(package: Path) -> Path:
-    """As `folder`, for a package at ``package``."""
-    inside = package / "templates"
-    if inside.is_dir():
-        return inside
-    beside = package.parent / "templates"
-    if beside.is_dir() and _is_checkout(package.parent):
-        return beside
-    raise DlprofError(
-        "templates-missing",
-        f"The report's templates are missing: there is no folder {inside}.",
-        "The installation is incomplete: pip install --force-reinstall dlprof",
-    )
-
-
-def _is_checkout(root: Path) -> bool:
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return False
-    return bool(project.get("project", {}).get("name") == "dlprof")
+from dlprof.words import folder, tr
 
 
 @functools.cache
 def _pages() -> jinja2.Environment:
-    return jinja2.Environment(
+    pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder()),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.globals["tr"] = tr
+    return pages
 
 
 @functools.cache
@@ -104,13 +69,13 @@ def explanations() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def sentence(source: str, /, **values: Any) -> str:
-    """Fill a sentence of the catalogue.
+    """Fill a sentence of the catalogue, in the language in force.
 
     Args:
-        source: The sentence, with jinja2 placeholders.
+        source: The sentence in English, with jinja2 placeholders.
         values: What it uses.
 
     Raises:
         jinja2.UndefinedError: A placeholder has no value.
     """
-    return _sentence(source).render(**values).strip()
+    return _sentence(tr(source)).render(**values).strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,13 @@ from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render.blocks import AdviceView, Block, Code, Facts, Figure, Listing, Prose, ReportView, Table
 from dlprof.render.numbers import percent
-from dlprof.render.plain import cut, name, text
+from dlprof.render.plain import cut, entry, name, text
 from dlprof.render.select import budget_rows
 from dlprof.render.view import ended, view
 from dlprof.render.wording import advice_caveat, cause_name
+from dlprof.render.wrapping import padded, width_of, wrap
+from dlprof.words import shown as in_force
+from dlprof.words import tr
 
 WIDTH = 80
 CELL_LIMIT = 44
@@ -66,13 +68,13 @@ def summary(report: Report, path: str = "") -> Summary:
     if shown.advice:
         best = shown.advice[0]
         caveat = advice_caveat(report.advice[0])
-        worth = ", ".join(part for part in (_worth(best), caveat) if part)
-        advice.append(": ".join(part for part in (best.title, worth) if part))
+        worth = tr(", ").join(part for part in (_worth(best), caveat) if part)
+        advice.append(entry(best.title, worth) if worth else best.title)
         lines = next((block.text for block in best.how if isinstance(block, Code)), "")
         advice += [f"    {line}" for line in lines.split("\n") if line]
     notices = [name(notice.text, 400) for notice in report.notices if notice.slug not in (*_UNREMARKABLE, *SAID_APART)]
     if bad_end := ended(report):
-        notices.insert(0, bad_end)
+        notices.insert(0, in_force(bad_end))
     return Summary(
         headline=name(report.verdict.headline, 600),
         bar=_bar(report),
@@ -90,7 +92,7 @@ def _bar(report: Report) -> tuple[tuple[str, float], ...]:
     if len(rows) - len(large) < 2:
         return tuple((cause_name(row.cause), row.share) for row in rows)
     rest = sum(row.share for row in rows if row not in large)
-    return (*((cause_name(row.cause), row.share) for row in large), ("the rest", rest))
+    return (*((cause_name(row.cause), row.share) for row in large), (tr("the rest"), rest))
 
 
 def bar_cells(shares: Sequence[float], width: int) -> list[int]:
@@ -118,17 +120,17 @@ def bar_lines(bar: Sequence[tuple[str, float]], width: int) -> list[str]:
     drawn = "".join(fill * number for fill, number in zip(_FILLS, cells, strict=False))
     legend = [f"{fill} {label} {percent(share)}" for fill, (label, share) in zip(_FILLS, bar, strict=False)]
     lines = [""]
-    for entry in legend:
-        joined = f"{lines[-1]}   {entry}" if lines[-1] else entry
-        if len(joined) > width and lines[-1]:
-            lines.append(entry)
+    for part in legend:
+        joined = f"{lines[-1]}   {part}" if lines[-1] else part
+        if width_of(joined) > width and lines[-1]:
+            lines.append(part)
         else:
             lines[-1] = joined
     return [drawn, *lines]
 
 
 def _worth(item: AdviceView) -> str:
-    note = item.gain_note.removeprefix("forecast: ")
+    note = item.gain_note.removeprefix(tr("forecast: {before} → {after} ms per step").partition("{")[0])
     gain = f"{item.gain} {item.gain_word}".strip()
     if gain and note:
         return f"{gain} ({note})"
@@ -155,38 +157,40 @@ def text_page(shown: ReportView, bar: Sequence[tuple[str, float]] = ()) -> str:
     """
     lines = _head(shown, bar)
     for section in shown.sections:
-        lines += ["", section.title, "-" * len(section.title), *_blocks(section.blocks)]
-    lines += ["", f"Made by dlprof {shown.version}."]
+        lines += ["", section.title, "-" * width_of(section.title), *_blocks(section.blocks)]
+    lines += ["", tr("Made by dlprof {version}.", version=shown.version)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
-    lines = textwrap.wrap(shown.headline, WIDTH)
-    lines += textwrap.wrap(f"{shown.confidence}: {shown.confidence_reason}", WIDTH)
+    lines = wrap(shown.headline, WIDTH)
+    lines += wrap(entry(shown.confidence, shown.confidence_reason), WIDTH)
     if shown.ended:
-        lines += textwrap.wrap(shown.ended, WIDTH)
-    lines += ["", *textwrap.wrap(shown.command, WIDTH), *_joined(shown.origin)]
+        lines += wrap(shown.ended, WIDTH)
+    lines += ["", *wrap(shown.command, WIDTH), *_joined(shown.origin)]
     lines += _joined([f"{fact.label} {fact.value}" for fact in shown.key_figures])
     if bar and shown.budget is not None:
         lines += ["", shown.budget.title, *bar_lines(bar, WIDTH)]
     if shown.advice or shown.no_advice:
-        lines += ["", "What to change", "--------------"]
-    lines += textwrap.wrap(shown.no_advice, WIDTH)
+        heading = tr("What to change")
+        lines += ["", heading, "-" * width_of(heading)]
+    lines += wrap(shown.no_advice, WIDTH)
     for index, item in enumerate(shown.advice):
         lines += [""] if index else []
-        lines += textwrap.wrap(": ".join(part for part in (item.title, _worth(item)) if part), WIDTH)
+        worth = _worth(item)
+        lines += wrap(entry(item.title, worth) if worth else item.title, WIDTH)
         lines += _blocks(item.how)
         if item.evidence:
-            because = "; ".join(f"{fact.label} {fact.value}" for fact in item.evidence)
+            because = tr("; ").join(f"{fact.label} {fact.value}" for fact in item.evidence)
             lines += [""] if lines[-1].startswith("    ") else []
-            lines += textwrap.wrap(f"Because: {because}", WIDTH)
+            lines += wrap(entry(tr("Because"), because), WIDTH)
     return lines
 
 
 def _joined(parts: Sequence[str]) -> list[str]:
     """Parts on as few lines as hold them, none broken where it fits a line."""
     tied = " · ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(tied, WIDTH)]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrap(tied, WIDTH)]
 
 
 def _blocks(blocks: Sequence[Block]) -> list[str]:
@@ -201,30 +205,25 @@ def _blocks(blocks: Sequence[Block]) -> list[str]:
 
 def _block(block: Block) -> list[str]:
     if isinstance(block, Prose):
-        return textwrap.wrap(text(block.text), WIDTH)
+        return wrap(text(block.text), WIDTH)
     if isinstance(block, Code):
         return [f"    {line}" for line in block.text.split("\n")]
     if isinstance(block, Figure):
-        return textwrap.wrap(block.description, WIDTH)
+        return wrap(block.description, WIDTH)
     if isinstance(block, Listing):
         return [
-            line
-            for item in block.items
-            for line in textwrap.wrap(f"{item.label}: {item.value}", WIDTH, subsequent_indent="  ")
+            line for item in block.items for line in wrap(entry(item.label, item.value), WIDTH, subsequent_indent="  ")
         ]
     if isinstance(block, Facts):
-        width = max((len(fact.label) for fact in block.rows), default=0)
+        width = max((width_of(fact.label) for fact in block.rows), default=0)
         indent = " " * (min(width, CELL_LIMIT) + 2)
         return [
             line
             for fact in block.rows
-            for line in textwrap.wrap(
-                f"{cut(fact.label, CELL_LIMIT):<{len(indent)}}{fact.value}",
+            for line in wrap(
+                f"{padded(cut(fact.label, CELL_LIMIT), len(indent))}{fact.value}",
                 WIDTH,
                 subsequent_indent=indent,
-                # A path stays whole, and can be copied.
-                break_long_words=False,
-                break_on_hyphens=False,
             )
         ]
     return _table(block)
@@ -237,10 +236,10 @@ def _table(table: Table) -> list[str]:
 def columns(table: Table) -> list[str]:
     """The head and the rows of a table, in columns."""
     rows = [[cut(cell, CELL_LIMIT) for cell in row] for row in (table.head, *table.rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(width_of(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if kind == "number" else cell.ljust(width)
+            padded(cell, width, right=kind == "number")
             for cell, width, kind in zip(row, widths, table.columns, strict=True)
         )
         for row in rows

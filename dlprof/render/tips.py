@@ -23,6 +23,7 @@ from dlprof.render.select import (
     worker_forecasts,
 )
 from dlprof.render.wording import cause_name
+from dlprof.words import tr
 
 _REACHED_BY_KEY = 3
 
@@ -75,7 +76,12 @@ def _budget(report: Report, width: int) -> list[Tip]:
     found, start = [], 0.0
     for row in rows:
         end = start + width * row.ms_per_step / total
-        text = f"{cause_name(row.cause)}: {milliseconds(row.ms_per_step)}, {percent(row.share)} of the step"
+        text = tr(
+            "{cause}: {time}, {share} of the step",
+            cause=cause_name(row.cause),
+            time=milliseconds(row.ms_per_step),
+            share=percent(row.share),
+        )
         found.append(_tip(start, end, width, Pads(0, 0, 0, 0), BUDGET_HEIGHT, text))
         start = end
     return found
@@ -94,10 +100,18 @@ def _steps(report: Report, width: int) -> list[Tip]:
 
 
 def _step_text(bar: Bar) -> str:
-    one = bar.end - bar.start == 1
-    which = f"step {bar.start}: " if one else f"steps {bar.start} to {bar.end - 1}, on average "
-    traced = ", traced" if bar.traced else ""
-    return f"{which}{milliseconds(bar.ms)}, waiting {milliseconds(bar.wait)} of it{traced}"
+    values = {
+        "first": bar.start,
+        "last": bar.end - 1,
+        "time": milliseconds(bar.ms),
+        "wait": milliseconds(bar.wait),
+    }
+    text = (
+        tr("step {first}: {time}, waiting {wait} of it", **values)
+        if bar.end - bar.start == 1
+        else tr("steps {first} to {last}, on average {time}, waiting {wait} of it", **values)
+    )
+    return tr("{text}, traced", text=text) if bar.traced else text
 
 
 def _holds(bar: Bar, steps: Sequence[StepRow]) -> bool:
@@ -107,12 +121,17 @@ def _holds(bar: Bar, steps: Sequence[StepRow]) -> bool:
 def _forecast(report: Report, width: int) -> list[Tip]:
     workers, measured_ms = measured_workers(report), report.step.mean_ms
     texts = {
-        row.to: f"num_workers={row.to}: {milliseconds(row.step_ms[1])}, {gain(row.speedup)} faster"
+        row.to: tr(
+            "num_workers={workers}: {time}, {gain} faster",
+            workers=row.to,
+            time=milliseconds(row.step_ms[1]),
+            gain=gain(row.speedup),
+        )
         for row in worker_forecasts(report)
         if row.to != workers
     }
     if workers is not None:
-        texts[workers] = f"num_workers={workers}, measured: {milliseconds(measured_ms)}"
+        texts[workers] = tr("num_workers={workers}, measured: {time}", workers=workers, time=milliseconds(measured_ms))
     pitch = (width - FORECAST_PADS.left - FORECAST_PADS.right) / len(texts)
     return [
         _tip(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlprof.model.report import Report
 from dlprof.render.blocks import Block, Fact, Facts, Prose, Section, Table
-from dlprof.render.numbers import count, is_number, milliseconds, number, percent, size_bytes
-from dlprof.render.plain import name
+from dlprof.render.numbers import NOT_MEASURED, count, is_number, milliseconds, number, percent, size_bytes
+from dlprof.render.plain import entry, name
 from dlprof.render.select import budget_rows
-from dlprof.render.wording import advice_title, cause_name
+from dlprof.render.wording import advice_title, cause_name, confidence_name
+from dlprof.render.wrapping import wrap
+from dlprof.words import marked, tr, trn
 
 BRIEF_WIDTH = 110
 _HEADLINE_LINES, _NOTICE_LINES, _MOST_LINES = 3, 2, 9
@@ -19,18 +20,18 @@ _ROWS = 20
 _LONG_US = 1000
 
 _REASONS = {
-    "input": "the training loop waits for a batch",
-    "synchronization": "the host waits for the device",
-    "allocator": "memory is being allocated",
-    "launch": "operators run on the host, or launch",
-    "python": "Python of the training loop",
+    "input": marked("the training loop waits for a batch"),
+    "synchronization": marked("the host waits for the device"),
+    "allocator": marked("memory is being allocated"),
+    "launch": marked("operators run on the host, or launch"),
+    "python": marked("Python of the training loop"),
 }
 _SHORT = {
-    "input": "input",
-    "synchronization": "synchronising",
-    "allocator": "allocating",
-    "launch": "launching",
-    "python": "Python",
+    "input": marked("input"),
+    "synchronization": marked("synchronising"),
+    "allocator": marked("allocating"),
+    "launch": marked("launching"),
+    "python": marked("Python"),
 }
 _BEARS_ON_RESULT = (
     "trace-truncated",
@@ -69,63 +70,70 @@ def trace_section(report: Report) -> Section | None:
         return None
     blocks: list[Block] = []
     if len(report.ranks) > 1:
-        blocks.append(Prose(f"Of rank {name(facts.get('of_rank'), 40)}; how the ranks differ stands under “Ranks”."))
-    blocks.append(Facts("The trace", tuple(_file_facts(facts))))
+        rank = name(facts.get("of_rank"), 40)
+        blocks.append(Prose(tr("Of rank {rank}; how the ranks differ stands under “Ranks”.", rank=rank)))
+    blocks.append(Facts(tr("The trace"), tuple(_file_facts(facts))))
     idle = facts.get("idle_ms_per_step") or {}
     if idle:
-        rows = tuple((_REASONS.get(key, key), milliseconds(value)) for key, value in idle.items() if value > 0)
-        blocks.append(_table("Why the device is idle", ("While", "per step"), "tn", rows))
+        rows = tuple((tr(_REASONS.get(key, key)), milliseconds(value)) for key, value in idle.items() if value > 0)
+        blocks.append(_table(tr("Why the device is idle"), (tr("While"), tr("per step")), "tn", rows))
     overlapped = tuple(_overlap_facts(facts))
     if overlapped:
-        blocks.append(Facts("Launches, copies and collectives", overlapped))
+        blocks.append(Facts(tr("Launches, copies and collectives"), overlapped))
     blocks += _lists(facts)
-    return Section("trace", "What the trace shows", tuple(blocks))
+    return Section("trace", tr("What the trace shows"), tuple(blocks))
 
 
 def _file_facts(facts: Mapping[str, Any]) -> Iterator[Fact]:
-    yield Fact("File", name(facts.get("file"), 120))
+    yield Fact(tr("File"), name(facts.get("file"), 120))
     if facts.get("files", 1) > 1:
-        yield Fact("Files", count(facts["files"]))
-    yield Fact("Events", count(facts.get("events")))
-    yield Fact("Text", size_bytes(facts.get("json_bytes")))
-    yield Fact("Steps in it", count(facts.get("steps_in_trace")))
+        yield Fact(tr("Files"), count(facts["files"]))
+    yield Fact(tr("Events"), count(facts.get("events")))
+    yield Fact(tr("Text"), size_bytes(facts.get("json_bytes")))
+    yield Fact(tr("Steps in it"), count(facts.get("steps_in_trace")))
 
 
 def _overlap_facts(facts: Mapping[str, Any]) -> Iterator[Fact]:
     launches = facts.get("launches") or {}
     if launches:
-        yield Fact("Kernels per step", count(launches.get("kernels_per_step")))
-        yield Fact("Median kernel", _microseconds(launches.get("kernel_us_p50")))
-        yield Fact("From launch to start, median", _microseconds(launches.get("delay_us_p50")))
+        yield Fact(tr("Kernels per step"), count(launches.get("kernels_per_step")))
+        yield Fact(tr("Median kernel"), _microseconds(launches.get("kernel_us_p50")))
+        yield Fact(tr("From launch to start, median"), _microseconds(launches.get("delay_us_p50")))
     exposed, hidden = facts.get("exposed_ms_per_step") or {}, facts.get("hidden_ms_per_step") or {}
-    labels = {"communication": "Collectives", "h2d": "Copies to the device", "d2h": "Copies from the device"}
+    labels = {
+        "communication": tr("Collectives"),
+        "h2d": tr("Copies to the device"),
+        "d2h": tr("Copies from the device"),
+    }
     for key, label in labels.items():
         if exposed.get(key) or hidden.get(key):
-            beside = f", {milliseconds(hidden[key])} beside it" if hidden.get(key) else ""
-            yield Fact(label, f"{milliseconds(exposed.get(key))} per step while nothing computes{beside}")
+            alone = tr("{time} per step while nothing computes", time=milliseconds(exposed.get(key)))
+            beside = tr("{alone}, {time} beside it", alone=alone, time=milliseconds(hidden.get(key)))
+            yield Fact(label, beside if hidden.get(key) else alone)
 
 
 def _lists(facts: Mapping[str, Any]) -> Iterator[Block]:
     waiting = facts.get("synchronizing_calls") or []
     if waiting:
+        head: tuple[str, ...] = (tr("Call"), tr("From"), tr("per step"), tr("calls per step"))
         rows = tuple(
             (
                 name(row["name"], 60),
-                name(row["where"], 90) if row.get("where") else "not recorded",
+                name(row["where"], 90) if row.get("where") else tr("not recorded"),
                 milliseconds(row["ms_per_step"]),
                 number(row["calls_per_step"]),
             )
             for row in waiting[:_ROWS]
         )
-        yield _table("Calls that wait for the device", ("Call", "From", "per step", "calls per step"), "ccnn", rows)
+        yield _table(tr("Calls that wait for the device"), head, "ccnn", rows)
     operators = facts.get("operators") or []
     if operators:
         spent = tuple(
             (name(row["name"], 90), milliseconds(row["self_ms_per_step"]), number(row["calls_per_step"]))
             for row in operators[:_ROWS]
         )
-        head = ("Operator", "itself, per step", "calls per step")
-        yield _table("Operators that take the host's time", head, "cnn", spent)
+        head = (tr("Operator"), tr("itself, per step"), tr("calls per step"))
+        yield _table(tr("Operators that take the host's time"), head, "cnn", spent)
     named = facts.get("annotations") or []
     if named:
         rows = tuple(
@@ -138,10 +146,13 @@ def _lists(facts: Mapping[str, Any]) -> Iterator[Block]:
             for row in named[:_ROWS]
         )
         yield Prose(
-            "What the script calls parts of its work. The device's record is what counts: a part that is called "
-            "loading, and in which the device is busy, waits for the device."
+            tr(
+                "What the script calls parts of its work. The device's record is what counts: a part that is called "
+                "loading, and in which the device is busy, waits for the device."
+            )
         )
-        yield _table("Named by the script", ("Name", "per step", "calls per step", "device busy"), "cnnn", rows)
+        head = (tr("Name"), tr("per step"), tr("calls per step"), tr("device busy"))
+        yield _table(tr("Named by the script"), head, "cnnn", rows)
 
 
 def _table(caption: str, head: tuple[str, ...], columns: str, rows: tuple[tuple[str, ...], ...]) -> Table:
@@ -151,7 +162,7 @@ def _table(caption: str, head: tuple[str, ...], columns: str, rows: tuple[tuple[
 
 def _microseconds(value: Any) -> str:
     if not is_number(value):
-        return "not known"
+        return tr("not known")
     return f"{number(value)} µs" if value < _LONG_US else milliseconds(value / 1000)
 
 
@@ -167,25 +178,32 @@ def render_brief(report: Report) -> str:
     verdict, step = report.verdict, report.step
     lines = _wrapped(name(verdict.headline, 600), _HEADLINE_LINES)
     steps = report.run.steps_measured
-    times = ", ".join(
+    times = tr(", ").join(
         f"{label} {milliseconds(value)}"
-        for label, value in (("mean", step.mean_ms), ("median", step.p50_ms), ("95th percentile", step.p95_ms))
+        for label, value in (
+            (tr("mean"), step.mean_ms),
+            (tr("median"), step.p50_ms),
+            (tr("95th percentile"), step.p95_ms),
+        )
         if value is not None
     )
-    counted = f"{count(steps)} step{'' if steps == 1 else 's'}"
-    lines.append(f"Step: {times or 'not measured'} ({counted}, {verdict.confidence.value} confidence)")
+    counted = trn("{steps} step", "{steps} steps", steps, steps=count(steps))
+    confidence = confidence_name(verdict.confidence)
+    confidence = confidence[:1].lower() + confidence[1:]
+    said = tr("{times} ({steps}, {confidence})", times=times or tr(NOT_MEASURED), steps=counted, confidence=confidence)
+    lines.append(entry(tr("Step"), said))
     parts = [f"{cause_name(row.cause)} {percent(row.share)}" for row in budget_rows(report) if row.share >= 0.005]
     if parts:
-        lines += _wrapped(f"Goes to: {', '.join(parts)}", 2)
+        lines += _wrapped(entry(tr("Goes to"), tr(", ").join(parts)), 2)
     lines += _device_line(report)
     lines += _ranks_line(report)
     if report.advice:
         best = report.advice[0]
-        lines += _wrapped(f"Advice: {advice_title(best.id, best.from_, best.to)}", 1)
+        lines += _wrapped(entry(tr("Advice"), advice_title(best.id, best.from_, best.to)), 1)
     texts = {notice.slug: notice.text for notice in report.notices}
     for slug in _BEARS_ON_RESULT:
         if slug in texts and len(lines) < _MOST_LINES:
-            lines += _wrapped(f"Note: {name(texts[slug], 400)}", min(_NOTICE_LINES, _MOST_LINES - len(lines)))
+            lines += _wrapped(entry(tr("Note"), name(texts[slug], 400)), min(_NOTICE_LINES, _MOST_LINES - len(lines)))
     return "\n".join(lines[:_MOST_LINES]) + "\n"
 
 
@@ -195,17 +213,27 @@ def _device_line(report: Report) -> list[str]:
         return []
     idle = facts.get("idle_ms_per_step") or {}
     reasons = [
-        f"{_SHORT.get(key, key)} {milliseconds(value)}"
+        f"{tr(_SHORT.get(key, key))} {milliseconds(value)}"
         for key, value in sorted(idle.items(), key=lambda item: -item[1])
         if step_share(report, value) >= 0.01
     ]
-    line = f"Device: busy {percent(device.busy_ratio)}, idle {milliseconds(device.idle_ms_per_step)} per step"
-    line += f" ({', '.join(reasons)})" if reasons else ""
+    said = tr(
+        "busy {share}, idle {time} per step",
+        share=percent(device.busy_ratio),
+        time=milliseconds(device.idle_ms_per_step),
+    )
+    if reasons:
+        said = tr("{said} ({reasons})", said=said, reasons=tr(", ").join(reasons))
     if device.h2d_bytes_per_step and device.h2d_gb_per_s:
-        line += f"; copies {size_bytes(device.h2d_bytes_per_step)} per step at {number(device.h2d_gb_per_s)} GB/s"
+        copies = tr(
+            "copies {size} per step at {speed} GB/s",
+            size=size_bytes(device.h2d_bytes_per_step),
+            speed=number(device.h2d_gb_per_s),
+        )
         if device.h2d_pageable_ratio is not None:
-            line += f", {percent(device.h2d_pageable_ratio)} from pageable memory"
-    return _wrapped(line, 2)
+            copies += tr(", ") + tr("{share} from pageable memory", share=percent(device.h2d_pageable_ratio))
+        said = tr("; ").join((said, copies))
+    return _wrapped(entry(tr("Device"), said), 2)
 
 
 def _ranks_line(report: Report) -> list[str]:
@@ -213,11 +241,15 @@ def _ranks_line(report: Report) -> list[str]:
     if len(rows) < 2:
         return []
     fast, slow = (choose(rows, key=lambda row: row["step_ms"]) for choose in (min, max))
-    line = (
-        f"Ranks: {count(len(rows))}; step {milliseconds(fast['step_ms'])} (rank {fast['rank']}) to "
-        f"{milliseconds(slow['step_ms'])} (rank {slow['rank']})"
+    said = tr(
+        "{ranks}; step {least} (rank {fast}) to {most} (rank {slow})",
+        ranks=count(len(rows)),
+        least=milliseconds(fast["step_ms"]),
+        fast=fast["rank"],
+        most=milliseconds(slow["step_ms"]),
+        slow=slow["rank"],
     )
-    return _wrapped(line, 1)
+    return _wrapped(entry(tr("Ranks"), said), 1)
 
 
 def step_share(report: Report, ms: float) -> float:
@@ -226,4 +258,4 @@ def step_share(report: Report, ms: float) -> float:
 
 
 def _wrapped(text: str, most: int) -> list[str]:
-    return textwrap.wrap(text, BRIEF_WIDTH, subsequent_indent="  ", max_lines=max(most, 1), placeholder=" …")
+    return wrap(text, BRIEF_WIDTH, subsequent_indent="  ", max_lines=max(most, 1))

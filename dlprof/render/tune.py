@@ -13,13 +13,15 @@ from dlprof.render.html import html_page
 from dlprof.render.markdown import markdown_page
 from dlprof.render.numbers import NOT_MEASURED, TO, column, gain, milliseconds, seconds
 from dlprof.render.pdf import render_pdf
-from dlprof.render.plain import name
+from dlprof.render.plain import entry, name
 from dlprof.render.plain import setting as setting_value
 from dlprof.render.text import columns as in_columns
 from dlprof.render.text import text_page
 from dlprof.render.tune_chart import draw_trials
 from dlprof.render.view import moment, paragraphs, script_of
 from dlprof.render.wording import UNSTEADY, advice_title, largest_gap, settings_name, tune_text
+from dlprof.words import shown as in_force
+from dlprof.words import tr
 
 _SHOWN_SETTINGS = (
     "made_at",
@@ -65,7 +67,7 @@ def tune_lines(tune: Tune) -> list[str]:
     lines = [name(tune.conclusion, 600)]
     if tune.trials:
         lines += in_columns(_trials_table(tune, terminal=True))
-    return [*lines, *(line for line in tune.how.split("\n") if line.startswith("    "))]
+    return [*lines, *(line for line in in_force(tune.how).split("\n") if line.startswith("    "))]
 
 
 def tune_view(tune: Tune) -> ReportView:
@@ -74,15 +76,15 @@ def tune_view(tune: Tune) -> ReportView:
     winner = _winner(tune)
     runs = sum(len(row.runs) for row in (tune.baseline, *tune.trials))
     return ReportView(
-        title=f"{script}: settings tried",
+        title=entry(script, tr("settings tried")),
         running=f"dlprof {name(tune.dlprof, 40)} · {script} · {moment(tune.created)}",
         version=name(tune.dlprof),
         headline=name(tune.conclusion, 600),
         command=name(shlex.join(tune.command), 200) if tune.command else "",
         origin=(moment(tune.created), name(tune.host, 80)),
         ended=tune_text(tune.ending.value) if tune.ending in _ENDED_EARLY else "",
-        confidence="Measured",
-        confidence_reason=f"{tune_text('measured', runs=runs, time=seconds(tune.elapsed_s))}.",
+        confidence=tr("Measured"),
+        confidence_reason=tr("{clause}.", clause=tune_text("measured", runs=runs, time=seconds(tune.elapsed_s))),
         key_figures=_key_figures(tune, winner),
         budget=None,
         advice=(_advice(tune, winner),) if winner is not None else (),
@@ -102,16 +104,16 @@ def _winner(tune: Tune) -> TrialRow | None:
 
 
 def _key_figures(tune: Tune, winner: TrialRow | None) -> tuple[Fact, ...]:
-    facts = [Fact("mean step now", milliseconds(_middle(tune.baseline.step_ms)))]
+    facts = [Fact(tr("mean step now"), milliseconds(_middle(tune.baseline.step_ms)))]
     if winner is not None:
-        facts.append(Fact("with the winner", milliseconds(_middle(winner.step_ms))))
-    facts.append(Fact("settings tried", str(len(tune.trials))))
+        facts.append(Fact(tr("with the winner"), milliseconds(_middle(winner.step_ms))))
+    facts.append(Fact(tr("settings tried"), str(len(tune.trials))))
     return tuple(facts)
 
 
 def _advice(tune: Tune, winner: TrialRow) -> AdviceView:
     old, new = tune.loader.get("num_workers"), winner.settings.get("num_workers")
-    title = f"Set {settings_name(winner.settings)}"
+    title = tr("Set {settings}", settings=settings_name(winner.settings))
     if list(winner.settings) == ["num_workers"] and isinstance(old, int) and isinstance(new, int):
         title = advice_title("raise-num-workers" if new > old else "lower-num-workers", old, new)
     before, after = column([_middle(tune.baseline.step_ms), _middle(winner.step_ms)])
@@ -119,8 +121,8 @@ def _advice(tune: Tune, winner: TrialRow) -> AdviceView:
         id="tune",
         title=name(title, 200),
         gain=gain(winner.speedup),
-        gain_word="faster",
-        gain_note=f"measured: {before} → {after} ms per step",
+        gain_word=tr("faster"),
+        gain_note=tr("measured: {before} → {after} ms per step", before=before, after=after),
         how=paragraphs(tune.how),
         evidence=(),
     )
@@ -136,11 +138,13 @@ def _middle(interval: Triple | None) -> float | None:
 def _trials(tune: Tune) -> Section | None:
     if not tune.trials:
         return None
-    title = "Time of a step, ms"
-    spoken = "; ".join(
-        f"{settings_name(row.settings)}: {milliseconds(_middle(row.step_ms))}" for row in (tune.baseline, *tune.trials)
+    title = tr("Time of a step, ms")
+    spoken = tr("; ").join(
+        entry(settings_name(row.settings), milliseconds(_middle(row.step_ms))) for row in (tune.baseline, *tune.trials)
     )
-    blocks: list[Block] = [Figure("trials", title, tune_text("figure", rows=f"{spoken[:1].upper()}{spoken[1:]}."))]
+    blocks: list[Block] = [
+        Figure("trials", title, tune_text("figure", rows=tr("{clause}.", clause=f"{spoken[:1].upper()}{spoken[1:]}")))
+    ]
     blocks.append(_trials_table(tune))
     failed = [
         Fact(settings_name(row.settings), name(run.failure.text, 600))
@@ -150,7 +154,7 @@ def _trials(tune: Tune) -> Section | None:
     ]
     if failed:
         blocks.append(Listing(tuple(failed)))
-    return Section("trials", "What was tried", tuple(blocks))
+    return Section("trials", tr("What was tried"), tuple(blocks))
 
 
 def _trials_table(tune: Tune, *, terminal: bool = False) -> Table:
@@ -162,15 +166,22 @@ def _trials_table(tune: Tune, *, terminal: bool = False) -> Table:
         measured = (
             _with_ends(row.step_ms)
             if row.step_ms
-            else (name(failure.slug.replace("-", " "), 30) if failure else NOT_MEASURED)
+            else (name(tr(failure.slug.replace("-", " ")), 30) if failure else tr(NOT_MEASURED))
         )
         speedup = gain(row.speedup) if row.speedup else TO
         won = row.number == tune.winner
         label = settings_name(row.settings)
-        cells = [f"{'* ' if won else '  '}{label}" if terminal else f"{label}{' (the winner)' if won else ''}"]
+        cells = [
+            f"{'* ' if won else '  '}{label}"
+            if terminal
+            else tr("{settings} (the winner)", settings=label)
+            if won
+            else label
+        ]
         rows.append((*cells, forecast, measured, speedup, str(len(row.runs))))
-    head = ("  settings" if terminal else "Settings", "forecast, ms", "measured, ms", "speedup", "runs")
-    return Table("Forecast and measured", head, ("text", "number", "number", "number", "number"), tuple(rows))
+    first = f"  {tr('settings')}" if terminal else tr("Settings")
+    head = (first, tr("forecast, ms"), tr("measured, ms"), tr("speedup"), tr("runs"))
+    return Table(tr("Forecast and measured"), head, ("text", "number", "number", "number", "number"), tuple(rows))
 
 
 def _with_ends(interval: Triple) -> str:
@@ -180,13 +191,13 @@ def _with_ends(interval: Triple) -> str:
 
 def _loader(tune: Tune) -> Section | None:
     shown = [
-        Fact(key.replace("_at", " at"), setting_value(tune.loader[key]))
+        Fact(tr(key.replace("_at", " at")), setting_value(tune.loader[key]))
         for key in _SHOWN_SETTINGS
         if key in tune.loader
     ]
     if not shown:
         return None
-    return Section("loader", "The loader", (Facts("As the script makes it", tuple(shown)),))
+    return Section("loader", tr("The loader"), (Facts(tr("As the script makes it"), tuple(shown)),))
 
 
 def _runs(tune: Tune) -> Section:
@@ -201,14 +212,14 @@ def _runs(tune: Tune) -> Section:
         for row in (tune.baseline, *tune.trials)
         for run in row.runs
     ]
-    head = ("Folder", "settings", "mean step", "steps", "took")
+    head = (tr("Folder"), tr("settings"), tr("mean step"), tr("steps"), tr("took"))
     table = Table(
-        "Each run; 'dlprof report FOLDER' makes its report",
+        tr("Each run; 'dlprof report FOLDER' makes its report"),
         head,
         ("code", "text", "number", "number", "number"),
         tuple(rows),
     )
-    return Section("runs", "Runs", (table,))
+    return Section("runs", tr("Runs"), (table,))
 
 
 def _drawings(tune: Tune, shown: ReportView) -> dict[str, Drawing]:

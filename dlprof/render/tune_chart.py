@@ -10,6 +10,7 @@ from dlprof.render.drawing import Pads, across, chart_of, down, framed, to_svg
 from dlprof.render.numbers import milliseconds
 from dlprof.render.palette import LIGHT
 from dlprof.render.wording import settings_name
+from dlprof.words import tr
 
 _PITCH, _THICK = 42, 14
 _OUTLINED: dict[str, Any] = {"fill": LIGHT["input_wait"], "stroke": LIGHT["surface"], "strokeWidth": 1.5}
@@ -33,9 +34,9 @@ def draw_trials(tune: Tune, title: str, description: str) -> dict[str, Drawing]:
     except (ImportError, OSError, ValueError):
         # The page says everything in words and tables as well: better without a chart than no page.
         return {}
-    legend = [("rest", "as the script has it"), ("device_compute", "tried")]
-    legend += [("good", "the winner")] if tune.winner is not None else []
-    return {"trials": Drawing(wide, narrow, (*legend, ("ink", "90 % interval"), ("input_wait", "forecast")))}
+    legend = [("rest", tr("as the script has it")), ("device_compute", tr("tried"))]
+    legend += [("good", tr("the winner"))] if tune.winner is not None else []
+    return {"trials": Drawing(wide, narrow, (*legend, ("ink", tr("90 % interval")), ("input_wait", tr("forecast"))))}
 
 
 def _trials(tune: Tune, width: int) -> Any:

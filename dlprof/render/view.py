@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from math import isfinite
 
 from dlprof.model.gains import SAME
 from dlprof.model.kinds import Bottleneck, ExitReason
@@ -13,22 +14,33 @@ from dlprof.model.moments import Moment
 from dlprof.model.report import AdviceRow, Report
 from dlprof.render import sections
 from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fact, Prose, ReportView
-from dlprof.render.numbers import NOT_MEASURED, column, gain, milliseconds, number, percent, seconds, with_unit
-from dlprof.render.plain import name, text
+from dlprof.render.numbers import column, gain, milliseconds, number, percent, seconds, with_unit
+from dlprof.render.plain import entry, name, text
 from dlprof.render.select import budget_rows
 from dlprof.render.wording import (
     advice_title,
     bottleneck_name,
     cause_name,
+    confidence_name,
     confidence_reason,
     device_word,
     metric_name,
 )
+from dlprof.words import joined, marked, said, shown, tr
 
 ADVICE_ON_FIRST_SCREEN = 2
 _NOT_REMOVABLE = (Bottleneck.DEVICE_COMPUTE, Bottleneck.BALANCED, Bottleneck.INCONCLUSIVE)
 ADVICE_SHOWN = 5
 """Advice that is not folded."""
+
+_ENDED = {
+    ExitReason.STEPS_REACHED: marked("The script was stopped after the last step"),
+    ExitReason.SCRIPT_ENDED: marked("The script ended"),
+    ExitReason.EXCEPTION: marked("The script ended with an exception"),
+    ExitReason.SIGNAL: marked("The script was ended by a signal"),
+    ExitReason.WORKER_DIED: marked("A DataLoader worker died"),
+    ExitReason.STALLED: marked("The script stood still and was ended"),
+}
 
 
 def view(report: Report, moments: Sequence[Moment] = ()) -> ReportView:
@@ -36,14 +48,14 @@ def view(report: Report, moments: Sequence[Moment] = ()) -> ReportView:
     verdict = report.verdict
     advice = tuple(advice_view(row, report) for row in report.advice)
     return ReportView(
-        title=f"{script_name(report)}: {bottleneck_name(verdict.bottleneck)}",
+        title=entry(script_name(report), bottleneck_name(verdict.bottleneck)),
         running=f"dlprof {name(report.dlprof, 40)} · {script_name(report)} · {moment(report.created)}",
         version=name(report.dlprof),
         headline=name(verdict.headline, 600),
         command=command_line(report),
         origin=origin(report),
-        ended=ended(report),
-        confidence=f"{verdict.confidence.value.capitalize()} confidence",
+        ended=shown(ended(report)),
+        confidence=confidence_name(verdict.confidence),
         confidence_reason=_because(report),
         key_figures=key_figures(report),
         budget=budget_view(report),
@@ -61,7 +73,7 @@ def script_name(report: Report) -> str:
 def script_of(command: Sequence[str]) -> str:
     """The script in a command, as `script_name`."""
     scripts = [word for word in command if word.endswith(".py")]
-    return name((scripts or list(command) or ["a run"])[0].replace("\\", "/").rstrip("/").split("/")[-1], 60)
+    return name((scripts or list(command) or [tr("a run")])[0].replace("\\", "/").rstrip("/").split("/")[-1], 60)
 
 
 def command_line(report: Report) -> str:
@@ -79,7 +91,7 @@ def origin(report: Report) -> tuple[str, ...]:
         device = f"{device} ({name(run.device, 40)})"
     parts = [moment(report.created), name(report.host, 80), device]
     if run.world_size > 1:
-        parts.append(f"{run.world_size} ranks")
+        parts.append(tr("{number} ranks", number=run.world_size))
     return tuple(parts)
 
 
@@ -105,16 +117,13 @@ def ended(report: Report) -> str:
     end = report.run.exit
     if end.reason in (ExitReason.STEPS_REACHED, ExitReason.SCRIPT_ENDED) and end.status == 0:
         return ""
-    what = {
-        ExitReason.STEPS_REACHED: "The script was stopped after the last step",
-        ExitReason.SCRIPT_ENDED: "The script ended",
-        ExitReason.EXCEPTION: "The script ended with an exception",
-        ExitReason.SIGNAL: "The script was ended by a signal",
-        ExitReason.WORKER_DIED: "A DataLoader worker died",
-        ExitReason.STALLED: "The script stood still and was ended",
-    }[end.reason]
-    detail = f": {name(_last_error(end.detail), 400)}" if end.detail else ""
-    return f"{what} (exit status {end.status}){detail}"
+    return _ended(end.reason, end.status, end.detail)
+
+
+@said
+def _ended(reason: ExitReason, status: int, detail: str | None) -> str:
+    what = tr("{how} (exit status {status})", how=tr(_ENDED[reason]), status=status)
+    return entry(what, name(_last_error(detail), 400)) if detail else what
 
 
 def _last_error(detail: str) -> str:
@@ -132,20 +141,20 @@ def _because(report: Report) -> str:
     saving = ""
     if verdict.bottleneck not in _NOT_REMOVABLE and verdict.share is not None and report.step.mean_ms is not None:
         left = milliseconds((1 - verdict.share) * report.step.mean_ms)
-        saving = f" Without this bottleneck a step would take about {left}."
-    return f"{reason}.{saving}"
+        saving = tr("Without this bottleneck a step would take about {time}.", time=left)
+    return joined(tr("{clause}.", clause=reason), saving)
 
 
 def key_figures(report: Report) -> tuple[Fact, ...]:
     """The step's times that were measured; those that were not are left out, unless it is the step itself."""
     step = report.step
     shown = [
-        ("mean step", milliseconds(step.mean_ms), True),
-        ("median", milliseconds(step.p50_ms), step.p50_ms is not None),
-        ("95th percentile", milliseconds(step.p95_ms), step.p95_ms is not None),
-        ("steps per second", number(step.steps_per_s), step.steps_per_s is not None),
-        ("samples per second", number(step.samples_per_s), step.samples_per_s is not None),
-        ("first batch after", seconds(step.first_batch_s), step.first_batch_s is not None),
+        (tr("mean step"), milliseconds(step.mean_ms), True),
+        (tr("median"), milliseconds(step.p50_ms), step.p50_ms is not None),
+        (tr("95th percentile"), milliseconds(step.p95_ms), step.p95_ms is not None),
+        (tr("steps per second"), number(step.steps_per_s), step.steps_per_s is not None),
+        (tr("samples per second"), number(step.samples_per_s), step.samples_per_s is not None),
+        (tr("first batch after"), seconds(step.first_batch_s), step.first_batch_s is not None),
     ]
     return tuple(Fact(label, value) for label, value, wanted in shown if wanted)
 
@@ -155,10 +164,10 @@ def budget_view(report: Report) -> BudgetView | None:
     rows = budget_rows(report)
     if not rows:
         return None
-    spoken = ", ".join(f"{cause_name(row.cause)} {percent(row.share)}" for row in rows)
+    spoken = tr(", ").join(f"{cause_name(row.cause)} {percent(row.share)}" for row in rows)
     return BudgetView(
-        title=f"Where the mean step of {milliseconds(report.step.mean_ms)} goes",
-        description=f"Parts of the mean step: {spoken}.",
+        title=tr("Where the mean step of {time} goes", time=milliseconds(report.step.mean_ms)),
+        description=tr("Parts of the mean step: {parts}.", parts=spoken),
         rows=tuple(
             BudgetRowView(row.cause.value, cause_name(row.cause), milliseconds(row.ms_per_step), percent(row.share))
             for row in rows
@@ -173,7 +182,7 @@ def advice_view(row: AdviceRow, report: Report) -> AdviceView:
         id=name(row.id, 60),
         title=name(advice_title(row.id, row.from_, row.to), 120),
         gain=worth,
-        gain_word="faster" if row.speedup and worth != NOT_MEASURED and row.speedup[1] >= SAME else "",
+        gain_word=tr("faster") if row.speedup and row.speedup[1] >= SAME and all(map(isfinite, row.speedup)) else "",
         gain_note=_gain_note(row, report),
         how=paragraphs(row.how),
         evidence=tuple(
@@ -185,14 +194,14 @@ def advice_view(row: AdviceRow, report: Report) -> AdviceView:
 
 def _gain_note(row: AdviceRow, report: Report) -> str:
     if row.speedup is None:
-        return "" if row.id == "stop-tuning-input" else "gain not forecast"
+        return "" if row.id == "stop-tuning-input" else tr("gain not forecast")
     middle = row.speedup[1]
     if report.step.mean_ms is None or not middle > 0:
-        return "forecast"
+        return tr("forecast")
     # The same number as in the table of forecasts, where it is one of those.
     forecast = next((it.step_ms[1] for it in report.forecast if it.speedup == row.speedup), None)
     before, after = column([report.step.mean_ms, report.step.mean_ms / middle if forecast is None else forecast])
-    return f"forecast: {before} → {after} ms per step"
+    return tr("forecast: {before} → {after} ms per step", before=before, after=after)
 
 
 def paragraphs(how: str) -> tuple[Prose | Code, ...]:
@@ -225,8 +234,8 @@ def _close(blocks: list[Prose | Code], lines: list[str], pasting: bool) -> None:
 
 def _no_advice(report: Report) -> str:
     if report.verdict.bottleneck is Bottleneck.INCONCLUSIVE:
-        return "No advice: the recording does not support any. Measure more steps, or see the notices below."
-    found = "No advice: no setting that was tried in the forecast makes the step shorter."
+        return tr("No advice: the recording does not support any. Measure more steps, or see the notices below.")
+    found = tr("No advice: no setting that was tried in the forecast makes the step shorter.")
     if report.verdict.bottleneck in _NOT_REMOVABLE:
         return found
-    return f"{found} Less of the work that the headline names would."
+    return joined(found, tr("Less of the work that the headline names would."))

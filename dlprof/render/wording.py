@@ -21,6 +21,7 @@ from dlprof.model.tune import Ending, TrialRow
 from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
 from dlprof.render.plain import name
 from dlprof.render.templates import messages, sentence
+from dlprof.words import joined, marked, said, tr
 
 FINE_WAIT = 0.05
 """Share of input wait below which it is fine.
@@ -42,6 +43,11 @@ UNSTEADY = 0.1
 
 _TORCHS_PREFETCH = 2
 """torch's own, where a loader has workers and says nothing of it."""
+_CONFIDENCE = {
+    Confidence.HIGH: marked("High confidence"),
+    Confidence.MEDIUM: marked("Medium confidence"),
+    Confidence.LOW: marked("Low confidence"),
+}
 _LONGEST_COMMAND = 300
 _LISTS = ("changes", "reasons", "loaders", "settings")
 """Values of notices that are lists: half of one would answer nothing."""
@@ -84,9 +90,10 @@ def device_word(device: str) -> str:
         device: As in ``run.device``: ``cpu``, ``cuda:0``, ...
     """
     kind = device.partition(":")[0].lower()
-    return {"cpu": "CPU", "cuda": "GPU", "mps": "GPU", "xpu": "GPU"}.get(kind, "device")
+    return {"cpu": "CPU", "cuda": "GPU", "mps": "GPU", "xpu": "GPU"}.get(kind) or tr("device")
 
 
+@said
 def headline(
     bottleneck: Bottleneck,
     component: Component | None,
@@ -112,16 +119,16 @@ def headline(
         reason: For ``inconclusive``: why, as `inconclusive_reason` words it.
         line: Where in the user's code most of it is spent, as ``file:line``.
     """
-    probably = "probably " if confidence is Confidence.LOW else ""
+    probably = tr("probably ") if confidence is Confidence.LOW else ""
     if bottleneck is Bottleneck.DEVICE_COMPUTE:
         return _compute_headline(share, probably, step, budget, device)
     if bottleneck is Bottleneck.BALANCED:
         return _balanced_headline(step, budget)
     if bottleneck is Bottleneck.INCONCLUSIVE:
         text = reason or inconclusive_reason("unknown")
-        return sentence(_catalogue("headline", "inconclusive"), reason=text.strip().rstrip("."))
+        return sentence(_catalogue("headline", "inconclusive"), reason=text.strip().rstrip(".。"))
     entry = _catalogue("bottleneck", bottleneck.value)
-    subject = _catalogue("component", component.value)["subject"] if component else entry["subject"]
+    subject = tr((_catalogue("component", component.value) if component else entry)["subject"])
     amount = ""
     if share is not None and step.mean_ms is not None:
         amount = _amount_text(bottleneck, component, share, step.mean_ms, _wait_share(budget))
@@ -171,7 +178,7 @@ def _compute_headline(
     return sentence(
         _catalogue("headline", "compute"),
         probably=probably,
-        device=f"the {device_word(device)}",
+        device=tr("the {device}", device=device_word(device)),
         wait_known=wait is not None,
         wait=percent(wait),
         level=_wait_level(wait),
@@ -199,16 +206,23 @@ def _balanced_headline(step: StepTimes, budget: Sequence[BudgetRow]) -> str:
     return sentence(_catalogue("headline", "balanced"), largest=cause_name(largest.cause), **amount)
 
 
+@said
 def inconclusive_reason(slug: str, /, **values: Any) -> str:
     """Why there is no verdict, as a clause without a full stop.
 
     Args:
         slug: A key of ``[inconclusive]``: ``no-steps``, ``few-steps`` (steps), ``threshold`` (first, low, high),
             ``overlap`` (first, second), ``not-recorded`` (what). Another one is shown as words.
-        values: Its placeholders; shares as numbers of 0 to 1 for ``low`` and ``high``.
+        values: Its placeholders; shares as numbers of 0 to 1 for ``low`` and ``high``; a bottleneck is named.
     """
     shown = {key: percent(value) if key in ("low", "high") else value for key, value in values.items()}
-    return _filled("inconclusive", slug, shown).rstrip(".")
+    shown |= {key: bottleneck_name(value) for key, value in values.items() if isinstance(value, Bottleneck)}
+    return _filled("inconclusive", slug, shown).rstrip(".。")
+
+
+def confidence_name(confidence: Confidence) -> str:
+    """A verdict's confidence for people: ``High confidence``."""
+    return tr(_CONFIDENCE[confidence])
 
 
 def confidence_reason(confidence: Confidence, steps: int, notices: Sequence[str]) -> str:
@@ -261,6 +275,7 @@ def advice_title(id: str, from_: Any = None, to: Any = None) -> str:
     return _as_words(id) + change
 
 
+@said
 def advice_text(
     id: str,
     setting: str | None,
@@ -305,7 +320,7 @@ def advice_text(
             return _with_place(sentence(entry["how"], **values), loader)
         except (jinja2.TemplateError, KeyError, TypeError):
             pass
-    return f"Set it where the DataLoader is made:\n\n    DataLoader(..., {setting}={to!r})" if setting else ""
+    return f"{tr('Set it where the DataLoader is made:')}\n\n    DataLoader(..., {setting}={to!r})" if setting else ""
 
 
 def advice_caveat(row: AdviceRow) -> str:
@@ -370,6 +385,12 @@ def settings_name(settings: Mapping[str, Any]) -> str:
     return name(", ".join(f"{key}={value}" for key, value in settings.items()))
 
 
+@said
+def failure_text(slug: str) -> str:
+    """Why a run of ``dlprof tune`` does not count: a key of ``[tune]``."""
+    return tune_text(slug)
+
+
 def tune_text(slug: str, /, **values: Any) -> str:
     """A sentence of ``[tune]``.
 
@@ -380,6 +401,7 @@ def tune_text(slug: str, /, **values: Any) -> str:
     return sentence(_catalogue("tune", slug), **values)
 
 
+@said
 def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending, *, repeats: bool = False) -> str:
     """What trying settings has shown, as the sentences that its report opens with.
 
@@ -390,7 +412,7 @@ def tune_conclusion(rows: Sequence[TrialRow], winner: int | None, ending: Ending
         repeats: Whether more workers were not tried since each would give all samples again.
     """
     sentences = [_tune_found(rows, winner, ending), _missed_forecast(rows, winner)]
-    return " ".join(filter(None, [*sentences, tune_text("repeats") if repeats else ""]))
+    return joined(*sentences, tune_text("repeats") if repeats else "")
 
 
 def _missed_forecast(rows: Sequence[TrialRow], winner: int | None) -> str:
@@ -435,6 +457,7 @@ def largest_gap(rows: Sequence[TrialRow]) -> float:
     return max((max(own) / min(own) - 1 for own in times if own), default=0.0)
 
 
+@said
 def tune_how(settings: Mapping[str, Any], loader: Mapping[str, Any]) -> str:
     """How to keep settings that won: sentences, and the lines to paste, indented by four spaces.
 
@@ -456,6 +479,12 @@ def fact_name(what: str) -> str:
     return _name("fact", what)
 
 
+@said
+def caution_text(slug: str, /, **values: Any) -> str:
+    """What to know before two runs are compared, one or two sentences; arguments as for `compare_text`."""
+    return compare_text(slug, **values)
+
+
 def compare_text(slug: str, /, **values: Any) -> str:
     """A sentence of ``[compare]``.
 
@@ -466,12 +495,13 @@ def compare_text(slug: str, /, **values: Any) -> str:
     shown: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, list):
-            shown |= {key: ", ".join(map(fact_name, value)), "count": len(value)}
+            shown |= {key: tr(", ").join(map(fact_name, value)), "count": len(value)}
         else:
             shown[key] = count(round(value, 2)) if is_number(value) else _shown(key, value)
     return sentence(_catalogue("compare", slug), **shown)
 
 
+@said
 def compare_conclusion(compared: Compare) -> str:
     """What two runs have shown, as the one sentence that their report opens with.
 
@@ -506,6 +536,7 @@ def compare_conclusion(compared: Compare) -> str:
     return compare_text("faster" if faster else "slower", gain=gain(factor), part=part, **values)
 
 
+@said
 def why_not(id: str, reason: str, /, **values: Any) -> str:
     """Why a usual piece of advice is not given, as one sentence.
 
@@ -525,6 +556,7 @@ def why_not(id: str, reason: str, /, **values: Any) -> str:
     return _filled("why-not", reason, shown, section)
 
 
+@said
 def notice_text(slug: str, /, **values: Any) -> str:
     """A notice for people, one or two sentences.
 
@@ -542,6 +574,8 @@ def _shown(key: str, value: Any) -> Any:
         return milliseconds(value)
     if key == "share" and is_number(value):
         return percent(value)
+    if key == "reason":
+        return tr(name(value, 400))
     if key.endswith("_bytes") and is_number(value):
         return with_unit(value, "bytes")
     if isinstance(value, str):
@@ -562,7 +596,7 @@ def _name(section: str, key: str) -> str:
     found = _catalogue(section, key)
     if isinstance(found, dict):
         found = found.get("name")
-    return found if isinstance(found, str) else key.replace("_", " ")
+    return tr(found) if isinstance(found, str) else key.replace("_", " ")
 
 
 def _filled(section: str, slug: str, values: Mapping[str, Any], *within: str) -> str:

@@ -152,7 +152,7 @@ def test_refused(argv: list[str], says: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["--lang", "--stall-timeout"],
+    ["--stall-timeout"],
 )
 def test_options_of_later_versions_are_unknown(name: str) -> None:
     with pytest.raises(UsageError, match=f"no option {name}"):

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import DlprofError
-from dlprof.render.templates import find_folder, folder, page
+from dlprof.render.templates import page
+from dlprof.words import find_folder, folder
 
 
 def test_the_folder_in_use_has_the_catalogue_and_the_page() -> None:
