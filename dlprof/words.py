@@ -156,6 +156,17 @@ class Said(str):
     spoken: str
 
 
+def in_english(value: Any) -> str:
+    """What an encoder that takes plain text only is to write of a `Said`.
+
+    Raises:
+        NotImplementedError: ``value`` is none.
+    """
+    if isinstance(value, Said):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no text")
+
+
 def said(function: Callable[_Arguments, str]) -> Callable[_Arguments, str]:
     """Make a function that words something return English, together with the language in force.
 

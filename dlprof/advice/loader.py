@@ -19,6 +19,7 @@ from dlprof.advice.common import (
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.kinds import Bottleneck, Cause, Component
 from dlprof.model.report import Device, Evidence, Forecast
+from dlprof.words import marked
 
 WORTH_SHARE = 1 - 1 / WORTH_TRYING
 """Share of the step or epoch from which a setting that takes it away is worth trying."""
@@ -116,7 +117,7 @@ def pin_memory(findings: Findings) -> Answer:
     if device is None or device.h2d_pageable_ratio is None:
         return None
     if share < WORTH_SHARE:
-        return Refusal("pin-memory", "not-the-cause", {"cause": "Copying to the device", "share": share})
+        return Refusal("pin-memory", "not-the-cause", {"cause": marked("Copying to the device"), "share": share})
     if device.h2d_pageable_ratio < PAGEABLE:
         return None
     return Advice("pin-memory", "pin_memory", False, True, None, _copy_evidence(share, device))

@@ -81,8 +81,12 @@ def _block(text: str, console: Console, most: int, *, first: str = "", style: st
     """Break a sentence into at most ``most`` lines; what does not fit is cut with an ellipsis."""
     if most <= 0:
         return []
-    whole = Text.assemble((first, "bold"), (terminal.plain(text), style))
-    lines = [line for line in whole.wrap(console, max(1, console.width - 1)) if line.plain.strip()]
+    # What has been analysed has loaded it.
+    from dlprof.render.wrapping import wrap
+
+    lines = [Text(line, style) for line in wrap(f"{first}{terminal.plain(text)}", max(1, console.width - 1))]
+    for line in lines[:1]:
+        line.stylize("bold", 0, len(first))
     if len(lines) > most:
         dots = "…" if terminal.is_unicode() else "..."
         rest = lines[most - 1]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from dlprof.model.compare import SCHEMA, Compare
+from dlprof.words import in_english
 
 FILE = "compare.json"
 SCHEMA_FILE = "compare-1.schema.json"
@@ -14,7 +15,7 @@ SCHEMA_FILE = "compare-1.schema.json"
 
 def encode_compare(compare: Compare) -> bytes:
     """``compare`` as JSON, indented, UTF-8, with a final line break."""
-    return msgspec.json.format(msgspec.json.encode(compare), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(compare, enc_hook=in_english), indent=1) + b"\n"
 
 
 def decode_compare(data: bytes) -> Compare:

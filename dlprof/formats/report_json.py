@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dlprof.model.report import SCHEMA, Report
+from dlprof.words import in_english
 
 SCHEMA_FILE = "report-1.schema.json"
 _HEAD = 200
@@ -16,7 +17,7 @@ _HEAD = 200
 
 def encode_report(report: Report) -> bytes:
     """``report`` as JSON, indented, UTF-8, with a final line break."""
-    return msgspec.json.format(msgspec.json.encode(_plain(report)), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_plain(report), enc_hook=in_english), indent=1) + b"\n"
 
 
 def decode_report(data: bytes) -> Report:

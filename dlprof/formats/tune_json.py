@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from dlprof.model.tune import SCHEMA, Tune
+from dlprof.words import in_english
 
 FILE = "tune.json"
 SCHEMA_FILE = "tune-1.schema.json"
@@ -14,7 +15,7 @@ SCHEMA_FILE = "tune-1.schema.json"
 
 def encode_tune(tune: Tune) -> bytes:
     """``tune`` as JSON, indented, UTF-8, with a final line break."""
-    return msgspec.json.format(msgspec.json.encode(tune), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(tune, enc_hook=in_english), indent=1) + b"\n"
 
 
 def decode_tune(data: bytes) -> Tune:

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 from markupsafe import escape
 
 from dlprof.render.palette import LIGHT
+from dlprof.words import ENGLISH, language
 
 FONT = "Liberation Sans, Helvetica, Arial, sans-serif"
+CHINESE_FONT = "Noto Sans CJK SC, Noto Sans SC, Source Han Sans SC, PingFang SC, Microsoft YaHei, WenQuanYi Micro Hei"
+"""Named since another language's font draws some Chinese characters in another form."""
 FONT_SIZE = 12
 LETTER_WIDTH = 6.8
 """A generous mean width of a letter, in pixels at `FONT_SIZE`, to decide whether a label fits."""
@@ -95,7 +98,7 @@ def framed(chart: Any, width: int, height: int, pads: Pads) -> Any:
     return chart.properties(
         width=width - pads.left - pads.right, height=height, padding=room, autosize={"type": "none"}
     ).configure(
-        font=FONT,
+        font=FONT if language() == ENGLISH else FONT.replace("sans-serif", f"{CHINESE_FONT}, sans-serif"),
         aria=False,
         background="transparent",
         view={"stroke": None},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render import palette
@@ -13,7 +15,7 @@ from dlprof.render.charts import Drawing, draw
 from dlprof.render.plain import tie
 from dlprof.render.templates import page, style, trusted
 from dlprof.render.view import view
-from dlprof.words import TAGS, language
+from dlprof.words import CHINESE, TAGS, language
 
 
 def render_html(report: Report, moments: Sequence[Moment] = ()) -> str:
@@ -50,16 +52,16 @@ def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
             }
             for key, item in drawings.items()
         },
-        style=trusted(palette.style()) + style("report.css") + style("print.css"),
+        style=_style(),
         tie=tie,
         breakable=breakable,
         language=TAGS[language()],
     )
 
 
-def breakable(code: str) -> str:
-    """A path or a name with places where a line may end: behind ``/``, and behind ``.`` but in a file's name."""
-    return trusted("<wbr>").join(re.split(r"(?<=/)(?=.)|(?<=[a-z]\.)(?=[A-Za-z_])(?!py\b)", code))
+def _style() -> Markup:
+    sheets = ["report.css", "print.css", *(["chinese.css"] if language() == CHINESE else [])]
+    return trusted(palette.style()) + trusted("").join(map(style, sheets))
 
 
 def _chart_texts(shown: ReportView) -> dict[str, tuple[str, str]]:

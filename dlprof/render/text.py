@@ -189,6 +189,12 @@ def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
 
 def _joined(parts: Sequence[str]) -> list[str]:
     """Parts on as few lines as hold them, none broken where it fits a line."""
+    if width_of(" · ".join(parts)) != len(" · ".join(parts)):
+        lines: list[str] = []
+        for part in parts:
+            longer = f"{lines[-1]} · {part}" if lines else part
+            lines[-1:] = [longer] if width_of(longer) <= WIDTH else [*lines[-1:], part]
+        return lines
     tied = " · ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrap(tied, WIDTH)]
 

@@ -574,7 +574,7 @@ def _shown(key: str, value: Any) -> Any:
         return milliseconds(value)
     if key == "share" and is_number(value):
         return percent(value)
-    if key == "reason":
+    if key in ("reason", "cause"):
         return tr(name(value, 400))
     if key.endswith("_bytes") and is_number(value):
         return with_unit(value, "bytes")

@@ -16,6 +16,7 @@ from dlprof.formats.report_json import encode_report
 from dlprof.model.moments import Moment
 from dlprof.model.report import Report
 from dlprof.render import RENDERERS, render_each
+from dlprof.words import CHINESE, speaking
 
 FORMATS = {"json": "report.json"} | {name: renderer.file_name for name, renderer in RENDERERS.items()}
 
@@ -77,6 +78,25 @@ def test_what_the_recorded_run_must_say_whatever_the_golden_file_holds(case: str
     said = documents(case)["report.txt"]
     assert isinstance(said, bytes)
     assert " ".join(verdict.headline.split()) in " ".join(said.decode().split())
+
+
+@functools.cache
+def in_chinese() -> tuple[Report, dict[str, bytes | DlprofError]]:
+    """A recorded run's report and its documents, in Chinese."""
+    with speaking(CHINESE):
+        profile = run_file.load(RECORDED / "text-2-workers" / run_file.NAME)
+        report = diagnose(profile)
+        return report, dict(render_each(report, RENDERERS, find_moments(profile)))
+
+
+@pytest.mark.parametrize("format_", RENDERERS)
+def test_the_report_in_chinese_is_the_golden_one(format_: str, update: bool) -> None:
+    file_name = RENDERERS[format_].file_name
+    check(in_chinese()[1][file_name], REPORTS / "chinese" / file_name, update)
+
+
+def test_the_json_is_the_same_in_every_language() -> None:
+    assert encode_report(in_chinese()[0]) == documents("text-2-workers")["report.json"]
 
 
 def test_a_step_of_a_recorded_run_is_shown_at_work() -> None:

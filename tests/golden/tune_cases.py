@@ -11,7 +11,7 @@ from report_cases import CONTROL, MARKUP
 from dlprof import __version__
 from dlprof.model.kinds import Confidence
 from dlprof.model.tune import SCHEMA, Ending, Failure, Promise, RunRow, TrialRow, Triple, Tune
-from dlprof.render.wording import tune_conclusion, tune_how
+from dlprof.render.wording import failure_text, tune_conclusion, tune_how
 
 
 def row(number: int, settings: dict[str, Any], promised: float | None, *means: float, failed: str = "") -> TrialRow:
@@ -77,7 +77,7 @@ def nothing_to_gain() -> Tune:
 
 def interrupted() -> Tune:
     """By Ctrl-C during the first trial."""
-    rows = [row(0, {}, None, 62.4), row(1, {"num_workers": 2}, 26.8, failed="Interrupted while it ran.")]
+    rows = [row(0, {}, None, 62.4), row(1, {"num_workers": 2}, 26.8, failed=failure_text("failed-run"))]
     return tune(rows, None, Ending.INTERRUPTED)
 
 

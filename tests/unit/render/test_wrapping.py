@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.render.wrapping import padded, width_of, wrap
+
+PIECES = st.lists(st.sampled_from(["数据", "，", "。", "（", "）", "“", "”", "worker", "62 %", " ", "a/b.py:12", "…"]))
+
+
+@given(PIECES, st.integers(12, 40))
+def test_lines_hold_the_whole_text_and_are_not_too_wide(pieces: list[str], width: int) -> None:
+    text = "数" + "数".join(pieces)
+    lines = wrap(text, width)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    for line in lines:
+        # What belongs to a word or a character may stand out: marks that may not begin a line.
+        assert width_of(line.rstrip("，。）”…").lstrip("（“")) <= width
+
+
+@given(PIECES, st.integers(12, 40))
+def test_no_line_begins_with_a_mark_that_closes(pieces: list[str], width: int) -> None:
+    text = "数据" + "".join(piece for piece in pieces if piece != " ")
+    assert not [line for line in wrap(text, width)[1:] if line[0] in "，。）”"]
+
+
+def test_a_text_without_wide_characters_is_broken_as_textwrap_does() -> None:
+    text = "A step is one batch taken by the training-loop; the rest is left out. " * 4
+    assert wrap(text, 30, subsequent_indent="  ") == textwrap.wrap(text, 30, subsequent_indent="  ")
+
+
+def test_lines_at_most_end_with_dots() -> None:
+    lines = wrap("训练循环在等下一个 batch。" * 10, 40, subsequent_indent="  ", max_lines=2)
+    assert len(lines) == 2
+    assert lines[1].startswith("  ")
+    assert lines[1].endswith(" …")
+    assert max(map(width_of, lines)) <= 40
+
+
+@pytest.mark.parametrize(("text", "columns"), [("", 0), ("step", 4), ("步", 2), ("每步，ms", 8), ("…", 1)])
+def test_a_wide_character_takes_two_columns(text: str, columns: int) -> None:
+    assert width_of(text) == columns
+
+
+def test_columns_are_filled_up_by_width() -> None:
+    assert padded("步", 4) == "步  "
+    assert padded("步", 4, right=True) == "  步"
