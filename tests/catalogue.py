@@ -51,7 +51,7 @@ def _in_code(path: Path, method: str) -> Iterator[tuple[Message, str]]:
 
 def template() -> Catalog:
     """All messages, without translations."""
-    catalogue = Catalog(project="dlprof", charset="utf-8", fuzzy=False)
+    catalogue = Catalog(project="dlprof", version="0", msgid_bugs_address="", charset="utf-8", fuzzy=False)
     for message, place in messages():
         catalogue.add(message, locations=[(place, 0)])
     return catalogue
@@ -61,9 +61,10 @@ def update(path: Path) -> None:
     """Bring a catalogue up to date with the sources; what only its head tells stays."""
     with path.open("rb") as file:
         catalogue = read_po(file, locale=path.parents[1].name)
-    header = catalogue.header_comment
+    header, created = catalogue.header_comment, catalogue.creation_date
     catalogue.update(template(), update_header_comment=False, keep_user_comments=True)
-    catalogue.header_comment = header
+    # So that nothing differs where nothing is new.
+    catalogue.header_comment, catalogue.creation_date = header, created
     catalogue.obsolete.clear()
     with path.open("wb") as file:
         write_po(file, catalogue, width=0, include_lineno=False)
