@@ -10,12 +10,15 @@ import re
 import textwrap
 import unicodedata
 
+from dlprof.render.plain import tie
+
 _NOT_FIRST = "，。、；：？！）」』》〉】”…—·～％"
 _NOT_LAST = "（「『《〈【‘“"
 _WIDE = re.compile(r"[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]")
-_WORD = rf"[^\s{_NOT_LAST}]+?(?={_WIDE.pattern}|[\s{_NOT_LAST}{_NOT_FIRST}]|$)"
-_UNITS = re.compile(rf"[{_NOT_LAST}]*(?:\s+|{_WIDE.pattern}|{_WORD}|(?<=[{_NOT_LAST}])$)[{_NOT_FIRST}]*")
-"""What stays on one line: a character or a word, with the marks that belong to it."""
+_SPACE = r"[^\S\xa0]"
+_WORD = rf"(?:[^\s{_NOT_LAST}]|\xa0)+?(?={_WIDE.pattern}|{_SPACE}|[{_NOT_LAST}{_NOT_FIRST}]|$)"
+_UNITS = re.compile(rf"[{_NOT_LAST}]*(?:{_SPACE}+|{_WIDE.pattern}|{_WORD}|(?<=[{_NOT_LAST}])$)[{_NOT_FIRST}]*")
+"""What stays on one line: a character or a word, with the marks that belong to it. A no-break space ends neither."""
 
 
 def width_of(text: str) -> int:
@@ -50,7 +53,7 @@ def wrap(text: str, width: int, *, subsequent_indent: str = "", max_lines: int |
             break_on_hyphens=False,
         )
     lines, taken = [""], 0
-    for unit in _UNITS.findall(text.replace("\n", " ")):
+    for unit in _UNITS.findall(tie(text.replace("\n", " "))):
         size = width_of(unit)
         if taken + size > width and lines[-1].strip() and not unit.isspace():
             lines.append(subsequent_indent)
@@ -59,7 +62,7 @@ def wrap(text: str, width: int, *, subsequent_indent: str = "", max_lines: int |
             continue
         lines[-1] += unit
         taken += size
-    lines = [line.rstrip() for line in lines]
+    lines = [line.replace("\xa0", " ").rstrip() for line in lines]
     if max_lines is not None and len(lines) > max_lines:
         last = lines[max_lines - 1]
         while width_of(last) > width - 2:
