@@ -59,6 +59,11 @@ def html_page(shown: ReportView, drawings: Mapping[str, Drawing]) -> str:
     )
 
 
+def breakable(code: str) -> str:
+    """A path or a name with places where a line may end: behind ``/``, and behind ``.`` but in a file's name."""
+    return trusted("<wbr>").join(re.split(r"(?<=/)(?=.)|(?<=[a-z]\.)(?=[A-Za-z_])(?!py\b)", code))
+
+
 def _style() -> Markup:
     sheets = ["report.css", "print.css", *(["chinese.css"] if language() == CHINESE else [])]
     return trusted(palette.style()) + trusted("").join(map(style, sheets))

@@ -230,6 +230,7 @@ def _block(block: Block) -> list[str]:
                 f"{padded(cut(fact.label, CELL_LIMIT), len(indent))}{fact.value}",
                 WIDTH,
                 subsequent_indent=indent,
+                whole_words=True,
             )
         ]
     return _table(block)

@@ -1,6 +1,6 @@
 """Lines of text for terminals and chats, where a Chinese character is as wide as two others.
 
-Text without such characters is broken as by `textwrap`, between words only. In Chinese, which has no spaces, a line may end after any
+Text without such characters is broken between words only. In Chinese, which has no spaces, a line may end after any
 character, but for marks that may not begin or end a line.
 """
 
@@ -32,7 +32,9 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
-def wrap(text: str, width: int, *, subsequent_indent: str = "", max_lines: int | None = None) -> list[str]:
+def wrap(
+    text: str, width: int, *, subsequent_indent: str = "", max_lines: int | None = None, whole_words: bool = False
+) -> list[str]:
     """Break a text into lines.
 
     Args:
@@ -40,6 +42,7 @@ def wrap(text: str, width: int, *, subsequent_indent: str = "", max_lines: int |
         width: Columns of a line at most, where words allow it.
         subsequent_indent: What every line but the first begins with.
         max_lines: Lines at most; the last one then ends with three dots.
+        whole_words: Let a word that is longer than a line run out of it: a path can then be copied.
     """
     if not _WIDE.search(text):
         return textwrap.wrap(
@@ -48,8 +51,7 @@ def wrap(text: str, width: int, *, subsequent_indent: str = "", max_lines: int |
             subsequent_indent=subsequent_indent,
             max_lines=max_lines,
             placeholder=" …",
-            # A path stays whole, and can be copied.
-            break_long_words=False,
+            break_long_words=not whole_words,
             break_on_hyphens=False,
         )
     lines, taken = [""], 0

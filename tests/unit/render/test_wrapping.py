@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,9 +25,18 @@ def test_no_line_begins_with_a_mark_that_closes(pieces: list[str], width: int) -
     assert not [line for line in wrap(text, width)[1:] if line[0] in "，。）”"]
 
 
-def test_a_text_without_wide_characters_is_broken_as_textwrap_does() -> None:
+def test_a_text_without_wide_characters_is_broken_between_words_only() -> None:
     text = "A step is one batch taken by the training-loop; the rest is left out. " * 4
-    assert wrap(text, 30, subsequent_indent="  ") == textwrap.wrap(text, 30, subsequent_indent="  ")
+    lines = wrap(text, 30, subsequent_indent="  ")
+    assert " ".join(line.strip() for line in lines) == text.strip()
+    assert max(map(len, lines)) <= 30
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_a_word_that_is_longer_than_a_line_is_broken_unless_it_has_to_stay_whole() -> None:
+    path = "/data/" + "very/" * 20 + "long.bin"
+    assert max(map(len, wrap(f"at {path}", 30))) <= 30
+    assert wrap(f"at {path}", 30, whole_words=True) == ["at", path]
 
 
 def test_a_number_stays_with_its_unit() -> None:
