@@ -130,6 +130,9 @@ class Row:
     base: Setting
     setting: Setting
     base_ms: float
+    """The step of the run that is forecast from."""
+    usual_base_ms: float
+    """The median of all runs with its setting."""
     forecast: Forecast
     measured_ms: float
     others: float
@@ -159,7 +162,7 @@ class Row:
     @property
     def right_direction(self) -> bool:
         """Whether it is faster, the same within 5 %, or slower, as forecast."""
-        return _direction(self.forecast.step_ms[1] / self.base_ms) == _direction(self.measured_ms / self.base_ms)
+        return _direction(self.forecast.step_ms[1] / self.base_ms) == _direction(self.measured_ms / self.usual_base_ms)
 
 
 def _direction(ratio: float) -> int:
@@ -273,6 +276,7 @@ def rows_of(workload: Workload, runs: Path) -> Iterator[Row]:
         if base not in found:
             continue
         start = found[base][(len(found[base]) - 1) // 2]
+        usual_ms = statistics.median(each.step_ms for each in found[base])
         settings = [setting for setting in found if setting != base]
         changes = [
             Change("", base.name, setting.name, Scenario(setting.workers, setting.prefetch, setting.in_order))
@@ -282,7 +286,7 @@ def rows_of(workload: Workload, runs: Path) -> Iterator[Row]:
         for setting, forecast in zip(settings, forecasts, strict=True):
             measured_ms = statistics.median(each.step_ms for each in found[setting])
             others = max(start.others, *(each.others for each in found[setting]))
-            yield Row(workload, base, setting, start.step_ms, forecast, measured_ms, others)
+            yield Row(workload, base, setting, start.step_ms, usual_ms, forecast, measured_ms, others)
 
 
 # ---- table ----------------------------------------------------------------------------------------------------------

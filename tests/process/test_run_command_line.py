@@ -57,7 +57,7 @@ def report_again(source, *, folder, formats):
     paths = [folder / f"report.{name}" for name in formats if name != "pdf"]
     for path in paths:
         path.write_text("report")
-    return types.SimpleNamespace(paths=paths, failures=["no Pango"] if "pdf" in formats else [])
+    return types.SimpleNamespace(paths=paths, failures=["no Pango"] if "pdf" in formats else [], remarks=[])
 
 def report_document(source, format):
     return f"{source.name} as {format}\\n".encode()
