@@ -168,6 +168,20 @@ def _remove(id_: str, component: Component, missing: str | None) -> Rule:
     return rule
 
 
+def _own_code(id_: str, component: Component) -> Rule:
+    """The rule that code of the user's own is worth making cheaper; nobody asks why it is not advised."""
+    remove = _remove(id_, component, None)
+
+    def rule(findings: Findings) -> Answer:
+        answer = remove(findings)
+        # Where each item costs next to nothing, it is the calls that cost.
+        calls = component is Component.DATASET_GETITEM and isinstance(data.fetch_whole_batches(findings), Advice)
+        seen = any(line.state == "cpu" for line in findings.lines)
+        return answer if isinstance(answer, Advice) and seen and not calls else None
+
+    return rule
+
+
 def _vectorize_collate(findings: Findings) -> Answer:
     answer = _remove("vectorize-collate", Component.COLLATE_FN, None)(findings)
     collate_fn = str(findings.loader.get("collate_fn")) if findings.loader else ""
@@ -230,6 +244,8 @@ RULES: dict[str, Rule] = {
     "decode-faster": _remove("decode-faster", Component.DECODE, "no-decoder"),
     "fetch-whole-batches": data.fetch_whole_batches,
     "vectorize-collate": _vectorize_collate,
+    "speed-up-getitem": _own_code("speed-up-getitem", Component.DATASET_GETITEM),
+    "speed-up-transforms": _own_code("speed-up-transforms", Component.TRANSFORM),
     "pack-tensors": data.pack_tensors,
     "return-tensors-not-objects": data.return_tensors_not_objects,
     "pad-to-batch-not-max": data.pad_to_batch_not_max,

@@ -13,17 +13,23 @@ from dlprof.compare import Subject, compare_runs
 from dlprof.formats import run_file
 from dlprof.model.compare import Caution, Compare, Fact, SettingChange
 from dlprof.render.wording import compare_conclusion
+from dlprof.words import language, speaking
 
 RECORDED = Path(__file__).parents[1] / "data"
 CREATED = "2026-12-01T09:00:00+00:00"
 
 
-@functools.cache
 def recorded(name: str) -> Subject:
-    return Subject.of(f"dlprof-runs/{name}", run_file.load(RECORDED / name / run_file.NAME))
+    return _recorded(name, language())
 
 
 @functools.cache
+def _recorded(name: str, language: str) -> Subject:
+    # Its sentences are said in the language in force.
+    with speaking(language):
+        return Subject.of(f"dlprof-runs/{name}", run_file.load(RECORDED / name / run_file.NAME))
+
+
 def workers() -> Compare:
     """The same script, recorded without workers and with two."""
     return compare_runs(recorded("text-0-workers"), recorded("text-2-workers"), CREATED)

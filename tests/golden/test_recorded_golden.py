@@ -40,7 +40,7 @@ CASES = {
         "storage_io", "storage_io", "raise-num-workers", "row = os.pread(self.fd, ROW * 4, int(item) * ROW * 4)"
     ),
     "compute": Planted("device_compute", "compute", "stop-tuning-input", None),
-    "crash": Planted("cpu_preprocessing", "dataset_getitem", "", "power = np.abs(np.fft.rfft(windows"),
+    "crash": Planted("cpu_preprocessing", "dataset_getitem", "speed-up-getitem", "power = np.abs(np.fft.rfft(windows"),
 }
 
 

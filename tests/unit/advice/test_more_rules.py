@@ -391,7 +391,15 @@ REFUSES = {
         (copying(share=1 - 1 / WORTH_TRYING - LITTLE), "not-the-cause"),
     ],
 }
-BESIDE = ("raise-num-workers", "lower-num-workers", "stop-tuning-input", "decode-faster", "vectorize-collate")
+BESIDE = (
+    "raise-num-workers",
+    "lower-num-workers",
+    "stop-tuning-input",
+    "decode-faster",
+    "vectorize-collate",
+    "speed-up-getitem",
+    "speed-up-transforms",
+)
 
 
 def pairs(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:

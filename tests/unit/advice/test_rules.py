@@ -161,11 +161,13 @@ def test_data_work_that_takes_the_cores_from_the_step_is_not_good_enough():
 
 # ---- a part of the data work -----------------------------------------------------------------------------------------
 
-PARTS = {
+USUAL_PARTS = {
     "pretokenize-dataset": Component.TOKENIZER,
     "decode-faster": Component.DECODE,
     "vectorize-collate": Component.COLLATE_FN,
 }
+OWN_CODE = {"speed-up-getitem": Component.DATASET_GETITEM, "speed-up-transforms": Component.TRANSFORM}
+PARTS = USUAL_PARTS | OWN_CODE
 
 
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
@@ -191,6 +193,33 @@ def test_of_a_part_that_is_not_what_is_waited_for_the_evidence_says_what_a_batch
 @pytest.mark.parametrize(("rule", "component"), PARTS.items())
 def test_a_part_is_worth_it_from_ten_percent_on(rule, component):
     assert isinstance(answer(rule, costs(component, WORTH_CODING)), Advice)
+    assert not isinstance(answer(rule, costs(component, WORTH_CODING - JUST_BELOW)), Advice)
+
+
+@pytest.mark.parametrize(("rule", "component"), OWN_CODE.items())
+def test_of_own_code_it_is_not_said_why_it_is_not_advised(rule, component):
+    assert answer(rule, costs(component, WORTH_CODING - JUST_BELOW)) is None
+    assert answer(rule, findings()) is None
+
+
+@pytest.mark.parametrize(("rule", "component"), OWN_CODE.items())
+def test_own_code_that_was_not_seen_on_a_core_is_not_advised_to_be_made_cheaper(rule, component):
+    asleep = replace(IN_COLLATE, state="sleep")
+    assert answer(rule, costs(component, 1.7, lines=(asleep,))) is None
+    assert answer(rule, costs(component, 1.7, lines=())) is None
+
+
+def test_items_that_cost_next_to_nothing_are_fetched_a_batch_at_a_time_instead():
+    facts = InputFacts(items_per_batch=256)
+    cheap = costs(Component.DATASET_GETITEM, 1.7, facts=facts, per_batch_ms={Component.DATASET_GETITEM: 2.0})
+    dear = costs(Component.DATASET_GETITEM, 1.7, facts=facts, per_batch_ms={Component.DATASET_GETITEM: 200.0})
+    assert isinstance(answer("fetch-whole-batches", cheap), Advice)
+    assert answer("speed-up-getitem", cheap) is None
+    assert isinstance(answer("speed-up-getitem", dear), Advice)
+
+
+@pytest.mark.parametrize(("rule", "component"), USUAL_PARTS.items())
+def test_a_usual_part_that_gains_too_little_is_said(rule, component):
     assert_is_refusal(answer(rule, findings(without={component: WORTH_CODING - JUST_BELOW})), "small-gain")
     assert_is_refusal(answer(rule, findings(without={component: forecast(0, 1.2, spread=0.2)})), "small-gain")
 

@@ -196,7 +196,7 @@ def test_an_advice_without_a_section_still_says_what_to_set() -> None:
 
 
 def test_metrics_lose_their_unit() -> None:
-    assert metric_name("transform_ms_per_batch") == "transform per batch"
+    assert metric_name("sampler_ms_per_batch") == "sampler per batch"
     assert metric_name("worker_busy_ratio") == "workers busy"
     assert metric_name("queue_wait_ms") == "queue wait"
 
