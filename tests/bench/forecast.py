@@ -15,6 +15,7 @@ Not collected by pytest: it depends on time. All workloads take about ten minute
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -207,8 +208,12 @@ def folder_of(runs: Path, workload: Workload, setting: Setting, turn: int) -> Pa
 
 
 def others_during(path: Path) -> float:
-    """Cores that other programs kept busy during a run; 0 where it is not known."""
-    return float((path / OTHERS).read_text()) if (path / OTHERS).exists() else 0.0
+    """Cores that other programs kept busy during a run, or during its measured steps; 0 where it is not known."""
+    whole = float((path / OTHERS).read_text()) if (path / OTHERS).exists() else 0.0
+    if not (path / "report.json").exists():
+        return whole
+    steps = json.loads((path / "report.json").read_text())["environment"].get("during_the_steps", {})
+    return max(whole, steps.get("cores_used_by_others") or 0.0)
 
 
 def measure_all(workloads: list[Workload], runs: Path, repeat: int, *, again: bool) -> None:

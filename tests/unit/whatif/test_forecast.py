@@ -74,6 +74,17 @@ def test_workers_that_compute_are_not_forecast_far_beyond_the_cores():
     assert [it.to for it in forecast_workers(Simulator(computing(workers=6)))] == list(range(7))
 
 
+def test_more_workers_fill_cores_that_were_idle_though_the_work_would_keep_them_busy():
+    (idle,) = forecast_changes(Simulator(computing(2, step=22)), [Change("", 2, 3, Scenario(3, 2, True))])
+    assert idle.step_ms[1] == pytest.approx(20)
+    assert idle.step_ms[2] > 22
+    assert idle.speedup[0] < 1 < idle.speedup[1]
+    (busy,) = forecast_changes(Simulator(computing(2, step=20)), [Change("", 2, 3, Scenario(3, 2, True))])
+    assert busy.step_ms[1] == pytest.approx(20)
+    # With one worker another core is idle anyway: that says nothing of what two of them would leave idle.
+    assert at(forecast_workers(Simulator(computing(1, step=44))), 2).step_ms[1] == pytest.approx(22)
+
+
 def test_at_most_as_many_workers_as_asked_for():
     assert [it.to for it in forecast_workers(Simulator(blocking()), max_workers=3)] == [0, 1, 2, 3]
 
