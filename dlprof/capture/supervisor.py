@@ -351,8 +351,6 @@ class _Watch:
         # Nothing that goes wrong in here may end the watch over the user's command.
         try:
             records = read_progress(self._recording)
-            if self._threads is not None:
-                self._threads.find()
             self._training = [record.pid for record in records]
             self.stop_requested |= any(record.stop_requested_ns for record in records)
             if self._stopper is not None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import struct
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -743,6 +744,34 @@ def test_nothing_is_written_where_nothing_was_found(recording):
     watch.look()
     watch.close()
     assert list(recording.iterdir()) == []
+
+
+def test_a_look_finds_what_has_begun_since(tmp_path, recording):
+    watch = ThreadWatch(recording, os.getpid(), 100, PLENTY)
+    watch.look()
+    with child(tmp_path, WATCHED, str(recording)) as other:
+        other.told()
+        watch.look()
+        assert [each.thread.pid for each in watch._threads] == [other.pid]
+        watch.close()
+
+
+def test_looking_takes_a_hundredth_of_a_core_but_for_an_advance(tmp_path, recording, monkeypatch):
+    """Each look takes 3 ms; no time passes but while it pauses."""
+    spent, passed, began = iter(range(0, 10**12, 3_000_000)), 0, time.monotonic_ns()
+    monkeypatch.setattr(thread_watch.time, "thread_time_ns", lambda: next(spent))
+    monkeypatch.setattr(thread_watch.time, "monotonic_ns", lambda: began + passed)
+    pauses = []
+    with child(tmp_path, WATCHED, str(recording)) as other:
+        other.told()
+        watch = ThreadWatch(recording, other.pid, 100, PLENTY)
+        for _ in range(9):
+            watch.look()
+            pauses.append(watch.pause_ns // 1_000_000)
+            passed += watch.pause_ns
+        watch.close()
+    assert pauses[:3] == [10, 10, 10]  # 10 ms in advance
+    assert pauses[3:] == [50] * 6  # 300 ms each, but never so long without a look
 
 
 def test_looks_are_as_often_as_asked(recording):
