@@ -47,6 +47,10 @@ _MS = 1e6
 _REPLICAS, _SEED = 400, 0
 _DOUBTS = ("drift", "trace-truncated", "trace-cut-by-kernels", "trace-cut-by-nothing")
 """Notices that make a verdict less than certain."""
+_LOSSES = ("trace-entries-lost", "trace-events-without-time")
+_SOME_LOST, _MANY_LOST = 0.01, 0.05
+"""Parts of a trace without which its verdict is less than certain, and without which there is none: what is left out
+looks like idle time, and the smallest cause that is named takes a fifth of the step."""
 _HOST_AND_PROCESS = re.compile(r"(.+)_\d+$")
 _HOST = (Cause.PYTHON, Cause.KERNEL_LAUNCH, Cause.SYNCHRONIZATION, Cause.CHECKPOINT)
 _WORTH_SAYING = 0.05
@@ -166,7 +170,9 @@ def _judge(ranks: Sequence[Rank], parts: Partition | None, steps: Steps) -> tupl
     if 0 < len(steps.measured) < MANY_STEPS:
         notices.append(Notice("short-run", 1, {"steps": len(steps.measured)}))
     notices.append(Notice("trace-under-profiler"))
-    doubts = tuple(each.slug for each in notices if each.slug in _DOUBTS)
+    lost = max((each.values.get("share", 0.0) for each in notices if each.slug in _LOSSES), default=0.0)
+    doubtful = (*_DOUBTS, *_LOSSES) if lost > _SOME_LOST else _DOUBTS
+    doubts = tuple(each.slug for each in notices if each.slug in doubtful)
     candidates: list[Candidate] = []
     waited = None
     if parts is not None:
@@ -177,6 +183,8 @@ def _judge(ranks: Sequence[Rank], parts: Partition | None, steps: Steps) -> tupl
         ]
     judgement = judge(parts, candidates, waited, doubts)
     unrecorded = next((rank.unrecorded for rank in ranks if rank.unrecorded), "")
+    if lost > _MANY_LOST:
+        unrecorded = unrecorded or "events-lost"
     if unrecorded and parts is not None:
         judgement = replace(
             judgement,

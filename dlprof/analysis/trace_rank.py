@@ -100,10 +100,12 @@ def _analyse(
     used = steps.used
     everything = cut(scope, steps.all)
     table = everything.rows(np.array([step.left_out is None for step in steps.all], dtype=bool))
-    unrecorded = "kernels-missing" if trace_facts.device_not_recorded(scope) else ""
-    unrecorded = unrecorded or ("thinned-out" if trace_facts.thinned_out(scope) else "")
-    if truncated and not unrecorded and trace_facts.kernels_cut_off(scope, used):
+    if truncated and trace_facts.kernels_cut_off(scope, used, trace.origin.devices):
         unrecorded = "kernels-cut-off"
+    elif trace_facts.device_not_recorded(scope, used):
+        unrecorded = "kernels-missing"
+    else:
+        unrecorded = "thinned-out" if trace_facts.thinned_out(scope) else ""
     device = trace_facts.device(scope, used, table, top)
     rank = Rank(
         origin=trace.origin,

@@ -28,6 +28,11 @@ _HEAD_BYTES = 64 * 2**20
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 # How Kineto lays its events out. A cut here may lie inside an event of another layout; the piece is then no JSON.
 _BETWEEN = b"\n  },\n  {"
+_EVENT_BEGINS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
+"""Where the next event begins even if the text before it is damaged, whatever the layout."""
+_LIST_ENDS = re.compile(rb'\s*(?:,\s*"\w+"\s*:|\}?\s*$)')
+_LONG_EVENT_BYTES = 16 * 2**20
+"""Text without the end of an event, from which it is taken to be damaged."""
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
@@ -83,6 +88,7 @@ class Damage:
         compressed: That is because the compressed data ends, or is damaged.
         broken: Entries that are no JSON even after what can be mended was mended,
         foreign: entries that are no event at all.
+        lost_bytes: Text of the former: what was overwritten may have been many entries.
         mended: Whether NaN, commas before a closing bracket, or bytes that are no UTF-8 had to be replaced.
     """
 
@@ -90,6 +96,7 @@ class Damage:
     compressed: bool = False
     broken: int = 0
     foreign: int = 0
+    lost_bytes: int = 0
     mended: bool = False
 
 
@@ -297,29 +304,55 @@ class _Pieces:
                 pass
         text = pending + block
         borders = _borders(text)
-        if not len(borders.ends):
+        damaged = borders.close is not None and not _is_end(text, borders.close)
+        if not len(borders.ends) and not damaged:
             left, closed = (text, False) if borders.close is None else (text[borders.close + 1 :], True)
-            return [], left, closed
-        begin, end = 0, int(borders.ends[-1])
-        events = self._whole(text[begin:end].lstrip(b", \t\r\n"), text, borders)
+            if closed or (block and len(text) <= _LONG_EVENT_BYTES):
+                return [], left, closed
+            # A quote too many or too few makes all that follows a string.
+            damaged = True
+        end = int(borders.ends[-1]) if len(borders.ends) else 0
+        events = None if damaged else self._whole(text[:end].lstrip(b", \t\r\n"), text, borders)
+        if events is None:
+            parts = _event_texts(text)
+            if len(parts) > 1:
+                return list(self._halves(parts[:-1])), parts[-1], False
+            if damaged:
+                # No event begins in it: what follows the bracket may be read again.
+                return [], text if borders.close is None else text[borders.close + 1 :], False
+            events = list(self._one_by_one(text, borders))
         if borders.close is not None:
             return [events], text[borders.close + 1 :], True
         return [events], text[end:].lstrip(b", \t\r\n"), False
 
-    def _whole(self, piece: bytes, text: bytes, borders: _Borders) -> list[Event]:
+    def _whole(self, piece: bytes, text: bytes, borders: _Borders) -> list[Event] | None:
+        """The events of a piece; None where it is no JSON."""
         try:
             return self._decode(b"[" + piece + b"]")
         except msgspec.ValidationError:
-            pass
+            return list(self._one_by_one(text, borders))
         except msgspec.DecodeError:
             mended = _mended(piece)
-            if mended != piece:
-                self._damage.mended = True
-                try:
-                    return self._decode(b"[" + mended + b"]")
-                except msgspec.MsgspecError:
-                    pass
-        return list(self._one_by_one(text, borders))
+        try:
+            found = self._decode(b"[" + mended + b"]")
+        except msgspec.ValidationError:
+            found = list(self._one_by_one(text, borders))
+        except msgspec.DecodeError:
+            return None
+        self._damage.mended = True
+        return found
+
+    def _halves(self, parts: list[bytes]) -> Iterator[list[Event]]:
+        """The events of texts that are one event each if they are whole; those that are not are found by halving."""
+        try:
+            yield self._decode(b"[" + b",".join(parts) + b"]")
+        except msgspec.MsgspecError:
+            if len(parts) == 1:
+                yield self._one(parts[0])
+                return
+            middle = len(parts) // 2
+            yield from self._halves(parts[:middle])
+            yield from self._halves(parts[middle:])
 
     def _one_by_one(self, text: bytes, borders: _Borders) -> Iterator[Event]:
         reached = 0
@@ -339,6 +372,7 @@ class _Pieces:
             except msgspec.MsgspecError:
                 continue
         self._damage.broken += 1
+        self._damage.lost_bytes += len(event)
         return []
 
 
@@ -374,6 +408,19 @@ def _borders(text: bytes) -> _Borders:
     if len(after):
         brackets, opens, depth = brackets[: after[0]], opens[: after[0]], depth[: after[0]]
     return _Borders(brackets[opens & (depth == 1)], brackets[~opens & (depth == 0)] + 1, close)
+
+
+def _is_end(text: bytes, close: int) -> bool:
+    """Whether a bracket can be the one that ends the list: behind an event, and before the next key or the end."""
+    before = text[max(0, close - 1000) : close].rstrip(_SPACE)[-1:]
+    return before in (b"}", b"[", b",", b"") and _LIST_ENDS.match(text, close + 1) is not None
+
+
+def _event_texts(text: bytes) -> list[bytes]:
+    """A damaged text, parted where events begin; the last part may lack its end."""
+    begins = [found.end() for found in _EVENT_BEGINS.finditer(text)]
+    parts = [text[begin:end] for begin, end in zip([0, *begins], [*begins, len(text)], strict=True)]
+    return [*(part.strip(b", \t\r\n") for part in parts[:-1]), parts[-1]]
 
 
 def _backslashes_before(text: bytes, place: int) -> int:

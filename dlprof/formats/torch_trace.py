@@ -32,6 +32,8 @@ _LATEST_US = 2.0**53
 """Later, and what stands there is no time."""
 _FRACTION = re.compile(rb'"ts"\s*:\s*-?\d{13,}\.\d*[1-9]')
 _UNKNOWN, _NOTHING = -2, -1
+_FEWEST_TWICE = 10
+"""Events whose likes follow all of them, from which that is no chance."""
 
 _OF_KIND = {
     Kind.OPERATOR: Activity.OPERATOR,
@@ -221,6 +223,8 @@ class _Table:
     def __init__(self) -> None:
         self.seen = 0
         self.without_time = 0
+        self.kept = 0
+        self.doubled = False
         self.names = _interning()
         self._categories = _interning()
         self._pids = _interning()
@@ -261,12 +265,17 @@ class _Table:
         )
 
     def events(self) -> Events:
-        """All of it; the table is empty afterwards."""
+        """All of it, once if all stands there twice; the table is empty afterwards."""
         columns = []
         for place, type_ in enumerate((np.int64, np.int64, np.int8, np.int32, np.int32, np.int64, np.int64)):
             parts = [piece[place] for piece in self._pieces]
             columns.append(np.concatenate(parts) if parts else np.empty(0, dtype=type_))
         self._pieces = []
+        half = len(columns[0]) // 2
+        self.doubled = half >= _FEWEST_TWICE and all(np.array_equal(column[:half], column[half:]) for column in columns)
+        if self.doubled:
+            columns = [column[:half] for column in columns]
+        self.kept = len(columns[0])
         return Events(*columns)
 
     def lanes(self) -> tuple[Lane, ...]:
@@ -405,7 +414,7 @@ def _origin(path: Path, top: dict[str, msgspec.Raw]) -> Origin:
     ranks = said.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
     devices = said.get("deviceProperties")
-    names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else None
     base = said.get("baseTimeNanoseconds")
     rank = ranks.get("rank")
     return Origin(
@@ -414,7 +423,7 @@ def _origin(path: Path, top: dict[str, msgspec.Raw]) -> Origin:
         rank=rank if isinstance(rank, int) else _rank_in(path),
         world_size=ranks["world_size"] if isinstance(ranks.get("world_size"), int) else 1,
         worker=_ENDING.sub("", path.name),
-        devices=tuple(str(name) for name in names if name),
+        devices=None if names is None else tuple(str(name) for name in names if name),
         base_ns=base if isinstance(base, int) else 0,
         made_by={key: value for key, value in said.items() if isinstance(value, str | int | float | dict)},
     )
@@ -442,8 +451,13 @@ def _notices(text: EventText, table: _Table) -> Iterator[Notice]:
         yield Notice("trace-truncated", 1, read | {"compressed": damage.compressed})
     lost = damage.broken + damage.foreign
     if lost:
-        yield Notice("trace-entries-lost", lost, {"entries": lost, "events": table.seen})
+        # What was overwritten may have been more entries than its remains look like.
+        share = max(lost / (lost + table.seen), damage.lost_bytes / max(text.json_bytes, 1))
+        yield Notice("trace-entries-lost", lost, {"entries": lost, "events": table.seen, "share": share})
     if damage.mended:
         yield Notice("trace-mended")
     if table.without_time:
-        yield Notice("trace-events-without-time", table.without_time, {"events": table.without_time})
+        share = table.without_time / (table.without_time + table.kept)
+        yield Notice("trace-events-without-time", table.without_time, {"events": table.without_time, "share": share})
+    if table.doubled:
+        yield Notice("trace-doubled", 1, {"events": table.kept})

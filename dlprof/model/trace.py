@@ -120,7 +120,7 @@ class Origin:
         rank: Rank of its process, None where it is not one of several or that is not said.
         world_size: Number of ranks, 1 where nothing else is said.
         worker: Name of the process, from the file's name; empty where that has none.
-        devices: Models of the devices that it may use.
+        devices: Models of the devices that it may use, None where that is not said.
         base_ns: Wall clock where the trace's own clock stands at 0.
         made_by: The backend of the ranks, schema and other facts, as they stand in the trace.
     """
@@ -130,7 +130,7 @@ class Origin:
     rank: int | None = None
     world_size: int = 1
     worker: str = ""
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
     base_ns: int = 0
     made_by: dict[str, Any] = field(default_factory=dict)
 

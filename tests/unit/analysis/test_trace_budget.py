@@ -266,6 +266,35 @@ def test_launches_without_a_record_of_kernels_are_said(folder):
     assert rank_of(folder, document).unrecorded == "kernels-missing"
 
 
+@pytest.mark.parametrize(("lost", "unrecorded"), [(20, ""), (3, "kernels-missing"), (1, "kernels-missing")])
+def test_kernels_that_are_missing_in_part_leave_the_gaps_unexplained(folder, lost, unrecorded):
+    """One of so many is gone, though its launch is there."""
+    document = trace(step(compute=us(50), python=us(50)) * 200)
+    kernels = [each for each in document["traceEvents"] if each["cat"] == "kernel"]
+    gone = {id(each) for each in kernels[::lost]}
+    document["traceEvents"] = [each for each in document["traceEvents"] if id(each) not in gone]
+    assert rank_of(folder, document).unrecorded == unrecorded
+
+
+@pytest.mark.parametrize(
+    ("top", "unrecorded"),
+    [
+        ({}, "kernels-cut-off"),
+        ({"deviceProperties": [{"name": "A100"}]}, "kernels-cut-off"),
+        ({"deviceProperties": []}, ""),
+    ],
+)
+def test_a_trace_that_ends_before_its_first_kernel_is_not_taken_for_one_of_a_cpu(folder, top, unrecorded):
+    document = trace(step(operator=us(50), python=us(50)) * 20)
+    host = [each for each in document["traceEvents"] if each["cat"] not in ("kernel", "cuda_runtime")]
+    whole = text({**top, "traceEvents": host})
+    path = folder / "cut.pt.trace.json"
+    path.write_bytes(whole[: whole.rindex(b"}", 0, whole.rindex(b"]")) + 1])
+    (found,) = analyse(read_trace(path))
+    assert "trace-truncated" in {notice.slug for notice in found.notices}
+    assert found.unrecorded == unrecorded
+
+
 @pytest.mark.parametrize(("kept", "used", "unrecorded"), [(12, 10, ""), (1, 3, "kernels-cut-off")])
 def test_of_a_trace_that_ends_early_steps_whose_kernels_are_missing_say_nothing_of_gaps(folder, kept, used, unrecorded):
     """Kernels are listed after what the host did. With all steps cut off there are none to prefer."""

@@ -153,6 +153,19 @@ def test_a_bad_file_gets_a_clear_line_and_status_70(capsys, data, says):
     assert len(err.splitlines()) == 2
 
 
+@pytest.mark.parametrize(("lost", "confidence"), [(50, "low"), (5, "low"), (10**6, "high")])
+def test_the_more_of_a_trace_is_lost_the_less_is_claimed(capsys, lost, confidence):
+    document = trace(step(input=us(800), compute=us(200)) * 60)
+    events = document["traceEvents"]
+    document["traceEvents"] = [
+        each | ({"ts": None} if number % lost == 1 else {}) for number, each in enumerate(events)
+    ]
+    analyze(capsys, write("a.json", document), "--format", "json", "--out", "out")
+    verdict = json.loads(Path("out/report.json").read_text())["verdict"]
+    assert verdict["confidence"] == confidence
+    assert (verdict["bottleneck"] == "inconclusive") == (lost == 5)
+
+
 def test_a_missing_file_and_a_folder_without_traces(capsys):
     Path("empty").mkdir()
     assert "no such file" in analyze(capsys, "none.json", status=70)[1]

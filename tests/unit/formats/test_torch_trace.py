@@ -301,7 +301,7 @@ def test_damaged_gzip_data_is_read_up_to_the_damage(tmp_path):
     data[-3000:-2900] = bytes(100)
     trace = read(tmp_path, bytes(data))
     assert 0 < len(trace.events) < 5000
-    assert slugs(trace) == {"trace-truncated"}
+    assert "trace-truncated" in slugs(trace)
 
 
 @pytest.mark.parametrize("layout", ["object", "kineto"])
@@ -479,3 +479,41 @@ def test_whatever_is_wrong_with_a_trace_it_is_read_or_refused(tmp_path_factory, 
             return
     assert len(trace.events) <= trace.seen
     assert (trace.events.end_ns >= trace.events.start_ns).all()
+
+
+@pytest.mark.parametrize("layout", ["object", "array", "kineto", "compact", "indented"])
+@pytest.mark.parametrize("wrong", [b'"', b"]", b"}", b"]}", b'"]', b"{", b"\\"])
+@pytest.mark.parametrize("place", [3, 400, 795])
+def test_a_damaged_byte_costs_one_event_and_not_all_that_follow(tmp_path, layout, wrong, place):
+    data = LAYOUTS[layout](some_events(800))
+    at = data.index(b'"correlation"', data.index(b'"ts":%b%d' % (b" " if b'"ts": ' in data else b"", 10 * place))) + 13
+    trace = read(tmp_path, data[:at] + wrong + data[at + len(wrong) :])
+    assert len(trace.events) >= 798
+    assert slugs(trace) == {"trace-entries-lost"}
+
+
+def test_what_is_lost_is_said_as_a_part_of_the_trace(tmp_path):
+    data = LAYOUTS["kineto"](some_events(800))
+    at, behind = (data.index(b'"ts": %d' % (10 * place)) for place in (200, 400))
+    trace = read(tmp_path, data[:at] + b"x" * (behind - at) + data[behind:])
+    (lost,) = (notice for notice in trace.notices if notice.slug == "trace-entries-lost")
+    assert lost.values["share"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_trace_that_was_appended_to_itself_counts_once(tmp_path):
+    trace = read(tmp_path, {"traceEvents": [*some_events(), *some_events()]})
+    assert len(trace.events) == 50
+    assert slugs(trace) == {"trace-doubled"}
+    assert slugs(read(tmp_path, {"traceEvents": [*some_events(), *some_events(49)]})) == set()
+
+
+@pytest.mark.parametrize(
+    ("top", "devices"),
+    [
+        ({}, None),
+        ({"deviceProperties": []}, ()),
+        ({"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}, ("NVIDIA H100",)),
+    ],
+)
+def test_that_there_is_no_device_is_told_from_not_knowing(tmp_path, top, devices):
+    assert read(tmp_path, {**top, "traceEvents": some_events()}).origin.devices == devices
