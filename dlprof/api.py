@@ -57,6 +57,7 @@ from dlprof.model.tune import SCHEMA as TUNE_SCHEMA
 from dlprof.model.tune import Ending as TuneEnding
 from dlprof.model.tune import Failure, Judged, Measured, Plan, RunRow, TrialRow, Tried, Tune
 from dlprof.render import (
+    BRIEF_WIDTH,
     Pdf,
     Summary,
     compare_lines,
@@ -267,18 +268,19 @@ def _documents(
 # ---- traces of others ----------------------------------------------------------------------------------------------
 
 
-def trace_document(job: Job, format_: str) -> bytes:
+def trace_document(job: Job, format_: str, width: int = BRIEF_WIDTH) -> bytes:
     """One report on a trace.
 
     Args:
         job: As ``analyze`` found it.
         format_: Which report; as text the few lines.
+        width: Columns of these.
 
     Raises:
         DlprofError: This report cannot be made here.
     """
     if format_ == TEXT:
-        return render_brief(job.report).encode()
+        return render_brief(job.report, width).encode()
     if format_ == CSV:
         from dlprof.formats.tables import csv_table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,23 @@ def _print(api: Any, jobs: Any, format_: str) -> None:
     for number, job in enumerate(jobs):
         if len(jobs) > 1:
             click.echo(("\n" if number else "") + f"{job.name}:")
-        click.echo(api.trace_document(job, format_), nl=False)
+        click.echo(api.trace_document(job, format_, _width(api.BRIEF_WIDTH)), nl=False)
 
 
 def _write(api: Any, jobs: Any, folder: Path, formats: tuple[str, ...]) -> None:
     for job, place in zip(jobs, _places(folder, [job.name for job in jobs]), strict=True):
         place.mkdir(parents=True, exist_ok=True)
         written = api.write_trace_reports(job, place, formats)
-        click.echo(api.trace_document(job, _TEXT), nl=False)
+        click.echo(api.trace_document(job, _TEXT, _width(api.BRIEF_WIDTH)), nl=False)
         for path in written.paths:
             click.echo(os.fspath(path))
         for failure in (*written.failures, *written.remarks):
             terminal.say(failure)
+
+
+def _width(otherwise: int) -> int:
+    """Columns of the terminal, or as many as COLUMNS says."""
+    return shutil.get_terminal_size((otherwise, 0)).columns
 
 
 def _places(folder: Path, names: list[str]) -> list[Path]:

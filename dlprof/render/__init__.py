@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from dlprof.errors import DlprofError
 from dlprof.model.moments import Moment
 from dlprof.model.report import Report
+from dlprof.render.brief import BRIEF_WIDTH, render_brief
 from dlprof.render.compare import compare_lines, render_compare
 from dlprof.render.html import render_html
 from dlprof.render.markdown import render_markdown
 from dlprof.render.pdf import Pdf, render_pdf
 from dlprof.render.text import Summary, render_text, summary
-from dlprof.render.trace import render_brief
 from dlprof.render.tune import render_tune, tune_lines
 
 __all__ = [
+    "BRIEF_WIDTH",
     "RENDERERS",
     "Pdf",
     "Renderer",

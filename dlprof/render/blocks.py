@@ -114,7 +114,8 @@ class AdviceView:
 class ReportView:
     """A whole report. ``running`` stands at the foot of each page; ``ended`` is empty unless the script ended badly.
 
-    Without ``advice`` and ``no_advice`` there is no part on what to change.
+    ``advice_note`` is what is said after the pieces of advice, or instead of them. Without both there is no part on
+    what to change.
     """
 
     title: str
@@ -129,5 +130,5 @@ class ReportView:
     key_figures: tuple[Fact, ...]
     budget: BudgetView | None
     advice: tuple[AdviceView, ...]
-    no_advice: str
+    advice_note: str
     sections: tuple[Section, ...]

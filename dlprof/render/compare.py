@@ -101,7 +101,7 @@ def compare_view(compared: Compare) -> ReportView:
         key_figures=_key_figures(compared),
         budget=None,
         advice=(),
-        no_advice="",
+        advice_note="",
         sections=tuple(section for section in sections if section is not None),
     )
 

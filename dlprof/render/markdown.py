@@ -100,11 +100,10 @@ def _head(shown: ReportView) -> str:
         rows = [(row.name, row.milliseconds, row.share) for row in shown.budget.rows]
         head = (tr("part"), tr("per step"), tr("share"))
         lines.append(_table(Table("", head, ("text", "number", "number"), tuple(rows))))
-    if shown.advice or shown.no_advice:
+    if shown.advice or shown.advice_note:
         lines += [f"### {tr('What to change')}", ""]
-    if shown.no_advice:
-        lines += [escape(shown.no_advice), ""]
-    return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice)
+    note = f"{escape(shown.advice_note)}\n\n" if shown.advice_note else ""
+    return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice) + note
 
 
 def _advice(item: AdviceView) -> str:

@@ -171,10 +171,9 @@ def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
     lines += _joined([f"{fact.label} {fact.value}" for fact in shown.key_figures])
     if bar and shown.budget is not None:
         lines += ["", shown.budget.title, *bar_lines(bar, WIDTH)]
-    if shown.advice or shown.no_advice:
+    if shown.advice or shown.advice_note:
         heading = tr("What to change")
         lines += ["", heading, "-" * width_of(heading)]
-    lines += wrap(shown.no_advice, WIDTH)
     for index, item in enumerate(shown.advice):
         lines += [""] if index else []
         worth = _worth(item)
@@ -184,6 +183,8 @@ def _head(shown: ReportView, bar: Sequence[tuple[str, float]]) -> list[str]:
             because = tr("; ").join(f"{fact.label} {fact.value}" for fact in item.evidence)
             lines += [""] if lines[-1].startswith("    ") else []
             lines += wrap(entry(tr("Because"), because), WIDTH)
+    if shown.advice_note:
+        lines += ["", *wrap(shown.advice_note, WIDTH)] if shown.advice else wrap(shown.advice_note, WIDTH)
     return lines
 
 

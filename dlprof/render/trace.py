@@ -1,4 +1,4 @@
-"""What is particular to the report on somebody's trace: the section on what it shows, and the few lines of text."""
+"""What is particular to the report on somebody's trace: the section on what it shows, and what it cannot show."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Any
 
 from dlprof.model.report import Report
 from dlprof.render.blocks import Block, Fact, Facts, Prose, Section, Table
-from dlprof.render.numbers import NOT_MEASURED, count, is_number, milliseconds, number, percent, size_bytes
-from dlprof.render.plain import entry, name
-from dlprof.render.select import budget_rows
-from dlprof.render.wording import advice_title, cause_name, confidence_name
-from dlprof.render.wrapping import wrap
-from dlprof.words import marked, tr, trn
+from dlprof.render.numbers import count, is_number, milliseconds, number, percent, size_bytes
+from dlprof.render.plain import name
+from dlprof.words import marked, tr
 
-BRIEF_WIDTH = 110
-_HEADLINE_LINES, _NOTICE_LINES, _MOST_LINES = 3, 2, 9
 _ROWS = 20
 _LONG_US = 1000
+UNSEEN = "trace-without-workers"
+"""The notice on what a trace cannot show of the input, where that matters."""
 
 _REASONS = {
     "input": marked("the training loop waits for a batch"),
@@ -26,32 +23,6 @@ _REASONS = {
     "launch": marked("operators run on the host, or launch"),
     "python": marked("Python of the training loop"),
 }
-_SHORT = {
-    "input": marked("input"),
-    "synchronization": marked("synchronising"),
-    "allocator": marked("allocating"),
-    "launch": marked("launching"),
-    "python": marked("Python"),
-}
-_BEARS_ON_RESULT = (
-    "trace-truncated",
-    "trace-queue-drained",
-    "trace-straggler",
-    "trace-ranks-wait",
-    "trace-kernels-missing",
-    "trace-kernels-cut-off",
-    "trace-thinned-out",
-    "trace-step-ahead",
-    "trace-without-workers",
-    "trace-one-rank",
-    "trace-cut-by-nothing",
-    "trace-cut-by-kernels",
-    "trace-cut-by-optimizer",
-    "trace-cut-by-loader",
-    "trace-step-warm-up",
-    "trace-step-stub",
-)
-"""Notices in the order in which the few lines have room for them."""
 
 
 def trace_facts(report: Report) -> Mapping[str, Any] | None:
@@ -60,7 +31,9 @@ def trace_facts(report: Report) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-# ---- the section ---------------------------------------------------------------------------------------------------
+def unseen_in_trace(report: Report) -> str:
+    """What a trace cannot show of the input, and what would show it; empty where that does not matter."""
+    return next((name(each.text, 600) for each in report.notices if each.slug == UNSEEN), "")
 
 
 def trace_section(report: Report) -> Section | None:
@@ -164,98 +137,3 @@ def _microseconds(value: Any) -> str:
     if not is_number(value):
         return tr("not known")
     return f"{number(value)} µs" if value < _LONG_US else milliseconds(value / 1000)
-
-
-# ---- the few lines -------------------------------------------------------------------------------------------------
-
-
-def render_brief(report: Report) -> str:
-    """The report on a trace in under ten lines.
-
-    Args:
-        report: Composed or loaded from its JSON.
-    """
-    verdict, step = report.verdict, report.step
-    lines = _wrapped(name(verdict.headline, 600), _HEADLINE_LINES)
-    steps = report.run.steps_measured
-    times = tr(", ").join(
-        f"{label} {milliseconds(value)}"
-        for label, value in (
-            (tr("mean"), step.mean_ms),
-            (tr("median"), step.p50_ms),
-            (tr("95th percentile"), step.p95_ms),
-        )
-        if value is not None
-    )
-    counted = trn("{steps} step", "{steps} steps", steps, steps=count(steps))
-    confidence = confidence_name(verdict.confidence)
-    confidence = confidence[:1].lower() + confidence[1:]
-    said = tr("{times} ({steps}, {confidence})", times=times or tr(NOT_MEASURED), steps=counted, confidence=confidence)
-    lines.append(entry(tr("Step"), said))
-    parts = [f"{cause_name(row.cause)} {percent(row.share)}" for row in budget_rows(report) if row.share >= 0.005]
-    if parts:
-        lines += _wrapped(entry(tr("Goes to"), tr(", ").join(parts)), 2)
-    lines += _device_line(report)
-    lines += _ranks_line(report)
-    if report.advice:
-        best = report.advice[0]
-        lines += _wrapped(entry(tr("Advice"), advice_title(best.id, best.from_, best.to)), 1)
-    texts = {notice.slug: notice.text for notice in report.notices}
-    for slug in _BEARS_ON_RESULT:
-        if slug in texts and len(lines) < _MOST_LINES:
-            lines += _wrapped(entry(tr("Note"), name(texts[slug], 400)), min(_NOTICE_LINES, _MOST_LINES - len(lines)))
-    return "\n".join(lines[:_MOST_LINES]) + "\n"
-
-
-def _device_line(report: Report) -> list[str]:
-    device, facts = report.device, trace_facts(report) or {}
-    if device is None:
-        return []
-    idle = facts.get("idle_ms_per_step") or {}
-    reasons = [
-        f"{tr(_SHORT.get(key, key))} {milliseconds(value)}"
-        for key, value in sorted(idle.items(), key=lambda item: -item[1])
-        if step_share(report, value) >= 0.01
-    ]
-    said = tr(
-        "busy {share}, idle {time} per step",
-        share=percent(device.busy_ratio),
-        time=milliseconds(device.idle_ms_per_step),
-    )
-    if reasons:
-        said = tr("{said} ({reasons})", said=said, reasons=tr(", ").join(reasons))
-    if device.h2d_bytes_per_step and device.h2d_gb_per_s:
-        copies = tr(
-            "copies {size} per step at {speed} GB/s",
-            size=size_bytes(device.h2d_bytes_per_step),
-            speed=number(device.h2d_gb_per_s),
-        )
-        if device.h2d_pageable_ratio is not None:
-            copies += tr(", ") + tr("{share} from pageable memory", share=percent(device.h2d_pageable_ratio))
-        said = tr("; ").join((said, copies))
-    return _wrapped(entry(tr("Device"), said), 2)
-
-
-def _ranks_line(report: Report) -> list[str]:
-    rows = report.ranks
-    if len(rows) < 2:
-        return []
-    fast, slow = (choose(rows, key=lambda row: row["step_ms"]) for choose in (min, max))
-    said = tr(
-        "{ranks}; step {least} (rank {fast}) to {most} (rank {slow})",
-        ranks=count(len(rows)),
-        least=milliseconds(fast["step_ms"]),
-        fast=fast["rank"],
-        most=milliseconds(slow["step_ms"]),
-        slow=slow["rank"],
-    )
-    return _wrapped(entry(tr("Ranks"), said), 1)
-
-
-def step_share(report: Report, ms: float) -> float:
-    """A time as a share of the mean step, 0 without one."""
-    return ms / report.step.mean_ms if report.step.mean_ms else 0.0
-
-
-def _wrapped(text: str, most: int) -> list[str]:
-    return wrap(text, BRIEF_WIDTH, subsequent_indent="  ", max_lines=max(most, 1))

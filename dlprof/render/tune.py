@@ -88,7 +88,7 @@ def tune_view(tune: Tune) -> ReportView:
         key_figures=_key_figures(tune, winner),
         budget=None,
         advice=(_advice(tune, winner),) if winner is not None else (),
-        no_advice="" if winner is not None else _keep(tune),
+        advice_note="" if winner is not None else _keep(tune),
         sections=tuple(section for section in (_trials(tune), _loader(tune), _runs(tune)) if section is not None),
     )
 

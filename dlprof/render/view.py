@@ -17,6 +17,7 @@ from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fa
 from dlprof.render.numbers import column, gain, milliseconds, number, percent, seconds, with_unit
 from dlprof.render.plain import entry, name, text
 from dlprof.render.select import budget_rows
+from dlprof.render.trace import unseen_in_trace
 from dlprof.render.wording import (
     advice_title,
     bottleneck_name,
@@ -60,7 +61,7 @@ def view(report: Report, moments: Sequence[Moment] = ()) -> ReportView:
         key_figures=key_figures(report),
         budget=budget_view(report),
         advice=advice[:ADVICE_ON_FIRST_SCREEN],
-        no_advice=_no_advice(report) if not advice else "",
+        advice_note=advice_note(report),
         sections=sections.build(report, advice[ADVICE_ON_FIRST_SCREEN:ADVICE_SHOWN], advice[ADVICE_SHOWN:], moments),
     )
 
@@ -232,9 +233,20 @@ def _close(blocks: list[Prose | Code], lines: list[str], pasting: bool) -> None:
     lines.clear()
 
 
+def advice_note(report: Report) -> str:
+    """Why there is no advice, and what a trace cannot show of the input."""
+    return joined("" if report.advice else _no_advice(report), unseen_in_trace(report))
+
+
 def _no_advice(report: Report) -> str:
     if report.verdict.bottleneck is Bottleneck.INCONCLUSIVE:
-        return tr("No advice: the recording does not support any. Measure more steps, or see the notices below.")
+        return tr("No advice: the recording does not support any. Measure more steps, or see the notices.")
+    if not report.forecast:
+        if unseen_in_trace(report) and report.verdict.bottleneck is Bottleneck.INPUT_PIPELINE:
+            return tr(
+                "Give the loader more workers (num_workers) while cores are idle, and see whether steps get shorter."
+            )
+        return tr("No advice: none of the usual changes fits what was measured.")
     found = tr("No advice: no setting that was tried in the forecast makes the step shorter.")
     if report.verdict.bottleneck in _NOT_REMOVABLE:
         return found

@@ -37,7 +37,7 @@ SAYS = {
     "trace": [
         "Rank 1 arrives last at the collectives: the others wait 14.0 ms per step for it.",
         "the training loop waits for a batch",
-        "dlprof run --steps 50 train.py shows which part of the data work it is",
+        "A trace does not show why batches take so long; dlprof run --steps 50 train.py does.",
     ],
     "short": ["Inconclusive: only 3 steps were measured", "ValueError: expected sequence of length 12"],
 }

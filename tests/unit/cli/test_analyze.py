@@ -51,6 +51,13 @@ def test_text_is_printed_in_under_ten_lines_and_nothing_is_written(capsys, compr
     assert [path.name for path in Path().iterdir()] == [name]
 
 
+@pytest.mark.parametrize("columns", [60, 90])
+def test_printed_lines_are_as_wide_as_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out, _ = analyze(capsys, write("a.pt.trace.json", trace(WAITING)), "--format", "txt")
+    assert columns - 30 < max(map(len, out.splitlines())) <= columns
+
+
 def test_reports_are_written_to_a_new_folder_and_named(capsys):
     out, _ = analyze(capsys, write("a.pt.trace.json", trace(WAITING)), "--format", "json,md,txt,html")
     paths = [Path(line) for line in out.splitlines() if line.startswith("dlprof-runs/")]

@@ -314,4 +314,4 @@ def test_the_stack_of_an_exception_in_a_worker_is_shown_whole() -> None:
 
 
 def test_without_advice_the_headlines_work_is_what_would_help() -> None:
-    assert view(replace(tokenizer(), advice=[])).no_advice.endswith("Less of the work that the headline names would.")
+    assert view(replace(tokenizer(), advice=[])).advice_note.endswith("Less of the work that the headline names would.")
