@@ -31,12 +31,12 @@ from dlprof.model.compare import (
 )
 from dlprof.model.kinds import Cause
 from dlprof.model.profile import Profile
-from dlprof.model.report import Forecast, Report
+from dlprof.model.report import UNKNOWN_HOST, Forecast, Report
 from dlprof.render.view import ended
 from dlprof.render.wording import caution_text, compare_conclusion
 from dlprof.trace_files import Job
 from dlprof.whatif.pipeline import DEFAULT_PREFETCH
-from dlprof.whatif.two_runs import LEAST_STEPS, compare_samples, direction
+from dlprof.whatif.two_runs import LEAST_STEPS, compare_samples, direction, far_apart
 
 _NOT_SETTINGS = {"index", "made_by"}
 _ENVIRONMENT = ("machine", "cpu_count", "cores", "cpu_quota", "platform", "torch_version", "torch_threads")
@@ -170,7 +170,9 @@ def compare_runs(before: Subject, after: Subject, created: str) -> Compare:
 
 
 def _with_conclusion(result: Compare) -> Compare:
-    return replace(result, conclusion=compare_conclusion(result))
+    old, new = result.step.before_ms, result.step.after_ms
+    few = bool(old and new and far_apart(old, new))
+    return replace(result, conclusion=compare_conclusion(result, few=few))
 
 
 def _side(subject: Subject) -> Side:
@@ -227,6 +229,9 @@ def _components(
 def _settings(before: Subject, after: Subject, factor: float) -> tuple[list[SettingChange], Forecast | None]:
     """Loader settings that differ, each with its forecast, and the forecast of all of them together."""
     old, new = before.loader, after.loader
+    if not old or not new:
+        # What is not known does not differ.
+        return [], None
     names = [name for name in {**old, **new} if name not in _NOT_SETTINGS and old.get(name) != new.get(name)]
     usable = {name: new[name] for name in FORECAST_SETTINGS if name in names and new.get(name) is not None}
     if not old.get("num_workers") and usable.get("prefetch_factor") == DEFAULT_PREFETCH:
@@ -293,7 +298,7 @@ def _facts(before: Subject, after: Subject) -> Iterator[Fact]:
     ]
     for what, read in shown:
         old, new = read(before), read(after)
-        if old != new:
+        if old != new and UNKNOWN_HOST not in (old, new):
             yield Fact(what, old, new)
 
 
@@ -321,6 +326,9 @@ def _cautions(
         yield caution("batch-unknown")
     elif sizes[0] != sizes[1]:
         yield caution("other-batch", before=sizes[0], after=sizes[1])
+    if unknown := [which for which, it in zip(("first", "second"), (before, after), strict=True) if not it.loader]:
+        traces = all(isinstance(it.environment.get("trace"), dict) for it in reports)
+        yield caution("settings-unknown", which=unknown[0] if len(unknown) == 1 else "both", traces=traces)
     if machine := [fact.what for fact in facts if fact.what in _MACHINE]:
         yield caution("other-machine", what=machine)
     yield from _load_caution(before, after, caution)

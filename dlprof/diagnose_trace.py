@@ -28,6 +28,7 @@ from dlprof.model.pipeline import Interval
 from dlprof.model.profile import Notice
 from dlprof.model.report import (
     SCHEMA,
+    UNKNOWN_HOST,
     AdviceRow,
     Device,
     Exit,
@@ -386,4 +387,4 @@ def _distinct(ranks: Sequence[Rank]) -> bool:
 def _host(rank: Rank) -> str:
     """The machine's name, where the file's has it as torch's handler writes it: ``host_pid.time.pt.trace.json``."""
     found = _HOST_AND_PROCESS.match(rank.origin.worker)
-    return found[1] if found else "not known"
+    return found[1] if found else UNKNOWN_HOST

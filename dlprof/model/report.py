@@ -12,6 +12,8 @@ from typing import Any, Literal
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, ExitReason
 
 SCHEMA = "dlprof.report/1"
+UNKNOWN_HOST = "not known"
+"""Stands for the host of somebody's trace whose file is not named after one."""
 
 Number = int | float
 Source = Literal["light", "traced", "events"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.model.report import Report
+from dlprof.model.report import UNKNOWN_HOST, Report
 from dlprof.render.blocks import Block, Code, Fact, Facts, Listing, Prose, Section, Table
 from dlprof.render.numbers import (
     NOT_MEASURED,
@@ -88,7 +88,7 @@ def _environment(report: Report) -> Section | None:
     facts = [Fact(*labelled(key, value)) for key, value in flat(others)]
     if report.run.command:
         facts.insert(0, Fact(tr("command"), name(" ".join(report.run.command), 400)))
-    facts.insert(0, Fact(tr("host"), name(report.host, 80)))
+    facts.insert(0, Fact(tr("host"), tr("not known") if report.host == UNKNOWN_HOST else name(report.host, 80)))
     machine = Facts(tr("Machine and software"), tuple(facts[:ENVIRONMENT_ROWS]))
     during = report.environment.get("during_the_steps")
     load = [Fact(*labelled(key, value)) for key, value in flat(during)] if isinstance(during, dict) else []

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dlprof.errors import DlprofError
 from dlprof.model.compare import Compare, Difference, Direction, Explained, Side, Triple
 from dlprof.model.kinds import Confidence
+from dlprof.model.report import UNKNOWN_HOST
 from dlprof.render.blocks import Block, Fact, Figure, Listing, Prose, ReportView, Section, Table
 from dlprof.render.charts import Drawing
 from dlprof.render.compare_chart import draw_changes
@@ -107,7 +108,7 @@ def compare_view(compared: Compare) -> ReportView:
 
 
 def _hosts(before: Side, after: Side) -> tuple[str, ...]:
-    return tuple(name(host, 80) for host in dict.fromkeys((before.host, after.host)))
+    return tuple(name(host, 80) for host in dict.fromkeys((before.host, after.host)) if host != UNKNOWN_HOST)
 
 
 def _key_figures(compared: Compare) -> tuple[Fact, ...]:
@@ -199,7 +200,9 @@ def _work(compared: Compare) -> Section | None:
     return Section("work", tr("Inside the loader"), (table,))
 
 
-def _settings(compared: Compare) -> Section:
+def _settings(compared: Compare) -> Section | None:
+    if any(caution.slug == "settings-unknown" for caution in compared.cautions):
+        return None
     if not compared.settings:
         return Section("changed-settings", tr("Loader settings"), (Prose(compare_text("no-settings")),))
     rows = tuple(

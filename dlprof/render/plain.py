@@ -15,6 +15,7 @@ NAME_LIMIT = 160
 TEXT_LIMIT = 4000
 """Characters kept of a text of several lines."""
 
+_LONGEST_WORD = 24
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
@@ -26,12 +27,14 @@ def _visible(character: str) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Shorten to ``limit`` characters by taking the middle out, since a path's two ends tell most."""
+    """Shorten to ``limit`` characters by taking the middle out, since a path's two ends tell most; words stay whole."""
     if len(text) <= limit:
         return text
     head = (limit - 1) // 2
-    tail = limit - 1 - head
-    return f"{text[:head]}…{text[len(text) - tail :]}"
+    first, last = text[:head], text[len(text) - (limit - 1 - head) :]
+    # What has no space nearby is a path or another long name, and no word.
+    before, after = first.rfind(" ", max(0, head - _LONGEST_WORD)), last.find(" ", 0, _LONGEST_WORD)
+    return f"{first[: before + 1] if before >= 0 else first}…{last[after:] if after >= 0 else last}"
 
 
 def name(value: object, limit: int = NAME_LIMIT) -> str:

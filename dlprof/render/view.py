@@ -11,7 +11,7 @@ from math import isfinite
 from dlprof.model.gains import SAME
 from dlprof.model.kinds import Bottleneck, ExitReason
 from dlprof.model.moments import Moment
-from dlprof.model.report import AdviceRow, Report
+from dlprof.model.report import UNKNOWN_HOST, AdviceRow, Report
 from dlprof.render import sections
 from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fact, Prose, ReportView
 from dlprof.render.numbers import column, gain, milliseconds, number, percent, seconds, with_unit
@@ -90,7 +90,9 @@ def origin(report: Report) -> tuple[str, ...]:
         device = f"{device} {name(run.device_name, 80)}"
     elif run.device not in ("cpu", device.lower()):
         device = f"{device} ({name(run.device, 40)})"
-    parts = [moment(report.created), name(report.host, 80), device]
+    # Alone, a host that is not known says nothing.
+    host = [] if report.host == UNKNOWN_HOST else [name(report.host, 80)]
+    parts = [moment(report.created), *host, device]
     if run.world_size > 1:
         parts.append(tr("{number} ranks", number=run.world_size))
     return tuple(parts)

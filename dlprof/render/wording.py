@@ -49,7 +49,7 @@ _CONFIDENCE = {
     Confidence.LOW: marked("Low confidence"),
 }
 _LONGEST_COMMAND = 300
-_LISTS = ("changes", "reasons", "loaders", "settings")
+_LISTS = ("changes", "reasons", "loaders", "settings", "rows")
 """Values of notices that are lists: half of one would answer nothing."""
 
 TRANSFORMERS_NAMES = {
@@ -502,11 +502,12 @@ def compare_text(slug: str, /, **values: Any) -> str:
 
 
 @said
-def compare_conclusion(compared: Compare) -> str:
+def compare_conclusion(compared: Compare, *, few: bool = False) -> str:
     """What two runs have shown, as the one sentence that their report opens with.
 
     Args:
         compared: The result; its own conclusion is not looked at.
+        few: Whether more steps would have told them apart, if they are not told apart.
     """
     step = compared.step
     values: dict[str, Any] = {
@@ -516,7 +517,8 @@ def compare_conclusion(compared: Compare) -> str:
     }
     if step.direction is Direction.SAME:
         others = any(caution.slug == "loaded" for caution in compared.cautions)
-        return compare_text("not-significant", loads=others, **values)
+        steps = {"before": compared.before.steps, "after": compared.after.steps}
+        return compare_text("not-significant", loads=others, few=few, **steps, **values)
     if step.direction is Direction.UNKNOWN or step.speedup is None:
         return compare_text("unknown", **values)
     faster = step.direction is Direction.SHORTER

@@ -34,6 +34,8 @@ PART_SPREAD = 0.08
 PART_SPREAD_OF_STEP = 0.01
 """and of the step: what is left of the step when a queue is nearly empty depends on all the rest."""
 LEAST_STEPS = 3
+_LEAST_MEAN = 0.5
+"""Of its shortest step: no run of the same script is taken to have a lower mean."""
 _MOST_OF_CORES = 0.9
 """More than so much of the cores other programs are never taken to have had."""
 _NORMAL = 1.959964
@@ -101,6 +103,11 @@ def direction(low: float, high: float) -> Direction:
     return Direction.LONGER if low > 0 else Direction.SHORTER if high < 0 else Direction.SAME
 
 
+def far_apart(before_ms: float, after_ms: float) -> bool:
+    """Whether two mean steps lie further apart than those of repeated runs of many steps do by chance."""
+    return abs(math.log(before_ms / after_ms)) > _NORMAL * math.sqrt(2) * STEP_SPREAD
+
+
 def _slowed(taken: float, cores: float) -> float:
     """By which factor a run can be longer at most since other programs have taken cores from it."""
     return 1 / (1 - min(taken / cores, _MOST_OF_CORES))
@@ -122,6 +129,8 @@ class _Drawn:
         self.mean_ms = float(sample.step_ms.mean())
         rows = _blocks(sample.step_ms.size, self._rng)
         means = self._stretched(sample.step_ms, rows)
+        # Few steps of very different length are stretched to less than a step can take.
+        means = np.maximum(means, _LEAST_MEAN * float(sample.step_ms.min()))
         self.noisy_step = np.maximum(means, 1e-9) * np.exp(self._rng.normal(0, STEP_SPREAD, REPLICAS))
         self.causes = {key: self._noisy(*drawn) for key, drawn in self._divided(sample, rows).items()}
         self.components = {

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ms
+from traces import Mark, step, text, trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 
@@ -17,6 +19,8 @@ from report_cases import gpu, tokenizer
 from dlprof.compare import Subject, compare_runs
 from dlprof.model.compare import Compare, Direction
 from dlprof.model.report import Report
+from dlprof.render import compare_lines, render_compare
+from dlprof.trace_files import Options, analyze
 
 
 def compared(before: Report | Subject, after: Report | Subject) -> Compare:
@@ -126,6 +130,59 @@ def test_the_same_run_twice() -> None:
     assert all(row.direction is Direction.SAME for row in (*found.causes, *found.components))
     assert slugs(found) == {"same-run"}
     assert (found.settings, found.facts, found.explained) == ([], [], None)
+
+
+def test_two_traces_say_what_is_not_known_of_them(tmp_path) -> None:
+    found = compared_traces(tmp_path, [ms(20)] * 3, [ms(20)] * 4)
+    assert "settings-unknown" in slugs(found)
+    assert (found.settings, found.explained) == ([], None)
+    # Of two hosts that are not known nobody knows whether they are one.
+    assert "host" not in {fact.what for fact in found.facts}
+    page = " ".join(line for line in compare_lines(found))
+    assert "loader's settings are not known of both runs, since traces do not hold them" in page
+    assert "No loader setting differs" not in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [((20, 21, 20), "lie as far apart by chance"), ((10, 11, 70), "for 3 and 3 of them to tell")],
+)
+def test_few_steps_are_not_called_chance(tmp_path, after, says) -> None:
+    found = compared_traces(tmp_path, [ms(20)] * 3, [ms(each) for each in after])
+    assert found.step.direction is Direction.SAME
+    assert says in found.conclusion
+    assert found.step.difference_ms is not None
+    assert found.step.difference_ms[0] > -100
+
+
+def test_one_step_is_one_step(tmp_path) -> None:
+    found = compared_traces(tmp_path, [ms(20)], [ms(20)])
+    assert "The first run measured 1 step: too few to compare." in [each.text for each in found.cautions]
+
+
+def test_a_list_of_causes_is_whole(tmp_path) -> None:
+    parts = ("input", "h2d", "operator", "compute", "all_reduce", "synchronize", "save", "python")
+    marks = step(**dict.fromkeys(parts, ms(5))) * 3
+    assert "…" not in text_of(compare_runs(trace_subject(tmp_path, marks), trace_subject(tmp_path, marks), "now"))
+
+
+def trace_subject(folder: Path, marks: list[Mark]) -> Subject:
+    path = folder / "a.pt.trace.json"
+    path.write_bytes(text(trace(marks)))
+    (job,) = analyze(path, Options()).jobs
+    return Subject.of("a", job)
+
+
+def compared_traces(folder: Path, *lengths: list[int]) -> Compare:
+    """Two traces of steps that compute for so long."""
+    before, after = (trace_subject(folder, [mark for each in own for mark in step(compute=each)]) for own in lengths)
+    return compare_runs(before, after, "2026-12-01T10:00:00+00:00")
+
+
+def text_of(found: Compare) -> str:
+    ((_, page),) = render_compare(found, ["txt"])
+    assert isinstance(page, bytes)
+    return " ".join(page.decode().split())
 
 
 def test_a_run_that_ended_badly_or_drifted_is_said() -> None:

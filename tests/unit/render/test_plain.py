@@ -29,6 +29,12 @@ def test_the_middle_goes_first() -> None:
     assert len(name("x" * 10_000)) == 160
 
 
+def test_words_stay_whole() -> None:
+    said = "the first of some words, then very many others, and some more of them at the end"
+    assert cut(said, 41) == "the first of some … of them at the end"
+    assert set(cut(said, 41).replace("…", "").split()) <= set(said.split())
+
+
 def test_what_cannot_be_seen_is_spelled_out() -> None:
     assert name("a\x00\x1b[31m\u202eb\nc") == "a\\x00\\x1b[31m\\u202eb c"
 
