@@ -20,7 +20,7 @@ from dlprof.analysis.steps import drift
 from dlprof.analysis.trace_budget import as_partition
 from dlprof.analysis.trace_rank import Rank
 from dlprof.analysis.trace_ranks import Waits, straggler, waits
-from dlprof.analysis.verdict import MANY_STEPS, candidates_outside_input, judge
+from dlprof.analysis.verdict import MANY_STEPS, around, candidates_outside_input, judge
 from dlprof.model.advice import Advice, Findings, Refusal
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Confidence, ExitReason
@@ -203,8 +203,7 @@ def _input(parts: Partition) -> Interval:
     """What removing all waiting for input would save: its exclusive share."""
     replicas = parts.bootstrap(_REPLICAS, _SEED)
     total = np.sum(list(replicas.values()), axis=0)
-    low, mid, high = np.percentile(replicas[Cause.INPUT_WAIT] / np.maximum(total, 1), [5, 50, 95])
-    return Interval(float(low), float(mid), float(high))
+    return around(parts.mean.share(Cause.INPUT_WAIT), replicas[Cause.INPUT_WAIT] / np.maximum(total, 1))
 
 
 def _verdict(judgement: Judgement, step: StepTimes, parts: Partition | None, device: str) -> Verdict:

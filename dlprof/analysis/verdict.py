@@ -14,7 +14,7 @@ from dlprof.analysis.partition import Partition
 from dlprof.analysis.scope import process_spans
 from dlprof.model.diagnosis import Candidate, Judgement
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence, Kind
-from dlprof.model.pipeline import Interval
+from dlprof.model.pipeline import OUTSIDE_INPUT, Interval
 from dlprof.model.profile import Profile, Spans
 from dlprof.model.steps import Steps
 
@@ -32,13 +32,6 @@ _HOST_CAUSES = {
     Cause.KERNEL_LAUNCH: Component.KERNEL_LAUNCH,
     Cause.SYNCHRONIZATION: Component.SYNCHRONIZATION,
     Cause.CHECKPOINT: Component.CHECKPOINT,
-}
-
-
-OUTSIDE_INPUT = {
-    Bottleneck.H2D_COPY: (Cause.H2D_COPY,),
-    Bottleneck.COMMUNICATION: (Cause.COMMUNICATION,),
-    Bottleneck.HOST_OVERHEAD: tuple(_HOST_CAUSES),
 }
 
 
@@ -64,8 +57,8 @@ def candidates_outside_input(parts: Partition, simulated: Mapping[Bottleneck, In
 
     def saved(*causes: Cause) -> Interval:
         shares = np.sum([replicas[cause] for cause in causes], axis=0) / np.maximum(total, 1)
-        low, mid, high = np.percentile(shares, [5, 50, 95])
-        return Interval(float(low), float(mid), float(high))
+        # The middle is what was measured, as the budget has it, and not that of the replicas.
+        return around(sum(parts.mean.share(cause) for cause in causes), shares)
 
     worst = max(_HOST_CAUSES, key=lambda cause: parts.mean.ns[cause])
     named = {Bottleneck.COMMUNICATION: Component.COLLECTIVE, Bottleneck.HOST_OVERHEAD: _HOST_CAUSES[worst]}
@@ -73,6 +66,12 @@ def candidates_outside_input(parts: Partition, simulated: Mapping[Bottleneck, In
         Candidate(bottleneck, named.get(bottleneck), _least(saved(*causes), simulated.get(bottleneck)))
         for bottleneck, causes in OUTSIDE_INPUT.items()
     ]
+
+
+def around(share: float, replicas: npt.NDArray[np.float64]) -> Interval:
+    """A measured share with its 90 % interval from replicas of it."""
+    low, high = (float(each) for each in np.percentile(replicas, [5, 95]))
+    return Interval(min(low, share), share, max(high, share))
 
 
 def _least(exclusive: Interval, simulated: Interval | None) -> Interval:

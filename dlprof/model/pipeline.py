@@ -10,10 +10,18 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from dlprof.model.kinds import Bottleneck, Component
+from dlprof.model.kinds import Bottleneck, Cause, Component
 
 Nanoseconds = npt.NDArray[np.float64]
 
+OUTSIDE_INPUT: Mapping[Bottleneck, tuple[Cause, ...]] = MappingProxyType(
+    {
+        Bottleneck.H2D_COPY: (Cause.H2D_COPY,),
+        Bottleneck.COMMUNICATION: (Cause.COMMUNICATION,),
+        Bottleneck.HOST_OVERHEAD: (Cause.PYTHON, Cause.KERNEL_LAUNCH, Cause.SYNCHRONIZATION, Cause.CHECKPOINT),
+    }
+)
+"""Bottlenecks outside the input, and the causes of the budget that they are made of."""
 BOTTLENECK_OF: Mapping[Component, Bottleneck] = MappingProxyType(
     {
         Component.STORAGE_IO: Bottleneck.STORAGE_IO,

@@ -27,12 +27,16 @@ def _visible(character: str) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Shorten to ``limit`` characters by taking the middle out, since a path's two ends tell most; words stay whole."""
+    """Shorten to ``limit`` characters by taking the middle out, since a path's two ends tell most.
+
+    What may be longer than a name is sentences, whose words stay whole.
+    """
     if len(text) <= limit:
         return text
     head = (limit - 1) // 2
     first, last = text[:head], text[len(text) - (limit - 1 - head) :]
-    # What has no space nearby is a path or another long name, and no word.
+    if limit <= NAME_LIMIT:
+        return f"{first}…{last}"
     before, after = first.rfind(" ", max(0, head - _LONGEST_WORD)), last.find(" ", 0, _LONGEST_WORD)
     return f"{first[: before + 1] if before >= 0 else first}…{last[after:] if after >= 0 else last}"
 

@@ -15,7 +15,7 @@ import jinja2
 
 from dlprof.model.compare import Compare, Direction
 from dlprof.model.kinds import Bottleneck, Cause, Component, Confidence
-from dlprof.model.pipeline import BOTTLENECK_OF
+from dlprof.model.pipeline import BOTTLENECK_OF, OUTSIDE_INPUT
 from dlprof.model.report import AdviceRow, BudgetRow, Evidence, StepTimes
 from dlprof.model.tune import Ending, TrialRow
 from dlprof.render.numbers import count, gain, is_number, milliseconds, percent, with_unit
@@ -38,6 +38,8 @@ STEPS_FOR_HIGH = 30
 STEPS_FOR_MEDIUM = 10
 """Measured steps below which confidence is low."""
 
+_WORTH = 0.02
+"""Share of the step from which another part of the bottleneck is named beside the largest."""
 UNSTEADY = 0.1
 """How far apart runs with the same settings may lie before it is said."""
 
@@ -131,7 +133,8 @@ def headline(
     subject = tr((_catalogue("component", component.value) if component else entry)["subject"])
     amount = ""
     if share is not None and step.mean_ms is not None:
-        amount = _amount_text(bottleneck, component, share, step.mean_ms, _wait_share(budget))
+        amount = _amount_of_budget(bottleneck, component, step.mean_ms, budget)
+        amount = amount or _amount_text(bottleneck, component, share, step.mean_ms, _wait_share(budget))
     unseen = bottleneck is Bottleneck.INPUT_PIPELINE and component is None
     return sentence(
         _catalogue("headline", "invisible" if unseen else "bound"),
@@ -140,6 +143,20 @@ def headline(
         amount=amount,
         line=line or "",
     )
+
+
+def _amount_of_budget(
+    bottleneck: Bottleneck, component: Component | None, step_ms: float, budget: Sequence[BudgetRow]
+) -> str:
+    """What a bottleneck outside the input takes, as the budget has it; empty where it does not."""
+    rows = [row for row in budget if row.cause in OUTSIDE_INPUT.get(bottleneck, ()) and row.ms_per_step > 0]
+    # Of several causes the component names the one that the sentence is about.
+    named = next((row for row in rows if len(rows) == 1 or row.cause.value == component), None)
+    if named is None:
+        return ""
+    others = [(cause_name(row.cause), percent(row.share)) for row in rows if row is not named and row.share >= _WORTH]
+    values = {"share": percent(named.share), "cost": milliseconds(named.ms_per_step), "step": milliseconds(step_ms)}
+    return sentence(_catalogue("headline", "amount-beside"), others=others, **values)
 
 
 def _amount_text(

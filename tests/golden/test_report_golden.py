@@ -33,7 +33,7 @@ SAYS = {
         "Tokenize the dataset once, before training",
     ],
     "images": ["decoding keeps the training loop waiting", "Decode fewer pixels", "train_images.py:31"],
-    "gpu": ["the GPU is busy for 91 % of it", "tuning the loader will not help", "Leave the DataLoader as it is"],
+    "gpu": ["the GPU computes for 91 % of it", "tuning the loader will not help", "Leave the DataLoader as it is"],
     "trace": [
         "Rank 1 arrives last at the collectives: the others wait 14.0 ms per step for it.",
         "the training loop waits for a batch",

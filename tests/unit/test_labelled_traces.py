@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from dlprof.analysis.trace_steps import CutBy, LeftOut
 from dlprof.diagnose_trace import diagnose_trace
 from dlprof.formats.torch_trace import read_trace
 from dlprof.model.kinds import Bottleneck, Cause
+from dlprof.model.pipeline import OUTSIDE_INPUT
 from dlprof.model.report import Report
+from dlprof.render.numbers import milliseconds, percent
 
 _GIVEN = os.environ.get("DLPROF_TRACES")
 PLACES = [Path(_GIVEN)] if _GIVEN else [parent / "shared" / "traces" for parent in Path(__file__).parents]
@@ -85,6 +88,21 @@ def test_causes_of_every_step_sum_to_it(name):
     assert (everything.causes >= 0).all()
     idle = np.sum(list(everything.measures.idle.values()), axis=0)
     assert np.array_equal(idle, everything.measures.wall - everything.measures.busy)
+
+
+@pytest.mark.parametrize("name", LABELS or ["none"])
+def test_a_share_in_the_headline_is_one_of_the_budget(name):
+    report = report_on(name)
+    headline = report.verdict.headline.replace("\N{NO-BREAK SPACE}", " ")
+    if report.verdict.bottleneck is Bottleneck.INCONCLUSIVE:
+        return
+    shares = {percent(row.share) for row in report.budget}
+    assert set(re.findall(r"(?:< )?[\d.]+ %", headline)) <= shares
+    times = {milliseconds(row.ms_per_step) for row in report.budget} | {milliseconds(report.step.mean_ms)}
+    assert set(re.findall(r"[\d.]+ m?s\b", headline)) <= times
+    causes = OUTSIDE_INPUT.get(report.verdict.bottleneck, (Cause.INPUT_WAIT,))
+    if report.verdict.share is not None and report.verdict.bottleneck is not Bottleneck.DEVICE_COMPUTE:
+        assert report.verdict.share == pytest.approx(sum(share(report, cause) for cause in causes))
 
 
 def test_workers_made_the_input_cheap():

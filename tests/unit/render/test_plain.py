@@ -29,10 +29,11 @@ def test_the_middle_goes_first() -> None:
     assert len(name("x" * 10_000)) == 160
 
 
-def test_words_stay_whole() -> None:
-    said = "the first of some words, then very many others, and some more of them at the end"
-    assert cut(said, 41) == "the first of some … of them at the end"
-    assert set(cut(said, 41).replace("…", "").split()) <= set(said.split())
+@pytest.mark.parametrize("limit", range(200, 220))
+def test_words_of_sentences_stay_whole(limit: int) -> None:
+    said = " ".join(["some", "words", "that", "nobody", "has", "counted"] * 20)
+    assert set(cut(said, limit).replace("…", "").split()) <= set(said.split())
+    assert limit - 12 < len(cut(said, limit)) <= limit
 
 
 def test_what_cannot_be_seen_is_spelled_out() -> None:

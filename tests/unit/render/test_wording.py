@@ -96,6 +96,26 @@ def test_what_is_held_up_outside_the_wait_for_input_is_not_measured_by_it() -> N
     assert "holds the step up for 40 % of it" in said.replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.parametrize(
+    ("bottleneck", "component", "causes", "says"),
+    [
+        (Bottleneck.H2D_COPY, None, {Cause.H2D_COPY: 0.42}, "up for 42 % of it (25.7 ms of 61.3 ms)."),
+        (Bottleneck.COMMUNICATION, Component.COLLECTIVE, {Cause.COMMUNICATION: 0.3}, "for 30 % of it (18.4 ms of"),
+        (
+            Bottleneck.HOST_OVERHEAD,
+            Component.KERNEL_LAUNCH,
+            {Cause.PYTHON: 0.25, Cause.KERNEL_LAUNCH: 0.44, Cause.SYNCHRONIZATION: 0.001},
+            "launching many small kernels holds the device up for 44 % of it (27.0 ms of 61.3 ms), "
+            "Python in the training loop for 25 %.",
+        ),
+    ],
+)
+def test_what_a_headline_names_has_the_number_that_the_budget_has(bottleneck, component, causes, says) -> None:
+    budget = [BudgetRow(cause, share * 61.3, share, "traced") for cause, share in causes.items()]
+    said = headline(bottleneck, component, 0.69, Confidence.HIGH, STEP, budget, "cuda:0")
+    assert says in said.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_low_confidence_says_probably() -> None:
     said = headline(Bottleneck.STORAGE_IO, None, 0.3, Confidence.LOW, STEP, BUDGET, "cpu")
     assert said.startswith("Reading data probably bounds the step: ")
@@ -109,7 +129,7 @@ def test_compute_bound_says_what_the_loader_can_gain(wait: float, ending: str) -
     budget = [BudgetRow(Cause.INPUT_WAIT, 1.0, wait, "light")]
     said = headline(Bottleneck.DEVICE_COMPUTE, None, 0.7, Confidence.HIGH, STEP, budget, "cuda:0")
     assert said.endswith(ending)
-    assert "the GPU is busy for 70 % of it" in said
+    assert "the GPU computes for 70 % of it" in said
 
 
 def test_balanced_names_the_largest_part_that_is_not_compute() -> None:
