@@ -18,6 +18,7 @@ from dlprof.cli.options import HELP_NAMES
 from dlprof.cli.report import report
 from dlprof.cli.run import run
 from dlprof.cli.tune import tune
+from dlprof.cli.view import view
 from dlprof.errors import EXIT_FAILED, DlprofError
 from dlprof.words import of_locale, speaking, tr
 
@@ -31,6 +32,7 @@ _OVERVIEW = """Say what bounds a PyTorch training step, and what a setting would
   dlprof compare BEFORE AFTER          did a change help, or was it chance
   dlprof analyze x.pt.trace.json.gz    anybody's torch.profiler trace, or a folder of them
   dlprof tune train.py                 try loader settings for real, keep what is measured
+  dlprof view dlprof-runs/train-...    its report and timeline in the browser
   dlprof explain ID                    what an advice, a notice or an error means
 
 A run ends with a report: where a step's time goes, which part of the input pipeline the training
@@ -59,6 +61,7 @@ cli.add_command(compare)
 cli.add_command(explain)
 cli.add_command(tune)
 cli.add_command(analyze)
+cli.add_command(view)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _DURATION = re.compile(r"([0-9]{1,6})([smh])")
 _WITHOUT_UNIT = re.compile(r"[0-9]{1,6}")
+_LAST_PORT = 65535
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _START_METHODS = ("fork", "spawn", "forkserver")
@@ -52,6 +53,22 @@ class CountType(click.ParamType[int]):
                 tr("{value} is not a whole number of at least {minimum}", value=value, minimum=self.minimum), param, ctx
             )
         return int(value)
+
+
+class PortType(CountType):
+    """A port of TCP; 0 is any that is free."""
+
+    name = "port"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the port, or fail with a sentence that says what is accepted."""
+        port = super().convert(value, param, ctx)
+        if port > _LAST_PORT:
+            self.fail(tr("{value} is not a port: they end at {last}", value=value, last=_LAST_PORT), param, ctx)
+        return port
 
 
 class StepsType(click.ParamType[int | None]):
@@ -373,6 +390,12 @@ COMPARE_OPTIONS = (
 )
 
 EXPLAIN_OPTIONS = (LANG,)
+
+VIEW_OPTIONS = (
+    Option("--port", "Port on this machine; 0 for any that is free.", PortType(), "N", "0"),
+    Option("--no-browser", "Print the address only."),
+    LANG,
+)
 
 
 ANALYZE_OPTIONS = (

@@ -1,0 +1,3 @@
+"""Names of the runs that the fixtures make."""
+
+HOSTILE = "<img src=x onerror=alert(1)>&\"'"
