@@ -59,7 +59,8 @@ _PACKED = ("text/", "application/json", "application/javascript", _WASM)
 _LEAST_PACKED = 1000
 _LARGEST_PACKED = 50_000_000
 """Bytes of an answer that are worth packing, and that are packed in memory."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine that no other can be meant by."""
 
 _rendering = threading.Lock()
 
@@ -119,7 +120,7 @@ class Application:
             Forbidden: It is one of these.
         """
         here = request.headers.get("Host", "")
-        if self._loopback and _host_name(here) not in _LOOPBACK:
+        if self._loopback and _host_name(here) not in LOOPBACK:
             raise Forbidden(tr("This is served to localhost only: open it by that name."))
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != here:
