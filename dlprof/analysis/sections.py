@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.analysis.components import PARTS, Fetches
+from dlprof.analysis.curves import queue_depths
 from dlprof.analysis.hot_lines import HotLines
 from dlprof.analysis.input_wait import WAIT_COMPONENTS
 from dlprof.analysis.machine import private_memory_mb
@@ -317,10 +318,8 @@ def _busy_ratio(steps: Steps, fetches: Fetches, loader: Loader) -> float | None:
 def _queue_depth(profile: Profile, steps: Steps, loader: Loader) -> float | None:
     if not loader.settings.get("num_workers"):
         return None
-    requests = process_spans(profile).of(Kind.NEXT)
-    wanted = {(step.iterator, step.batch) for step in steps.measured}
-    keys = zip(requests.iterator.tolist(), requests.batch.tolist(), requests.value.tolist(), strict=True)
-    depths = [depth for iterator, batch, depth in keys if (iterator, batch) in wanted and depth >= 0]
+    ready = queue_depths(profile)
+    depths = [ready[step.iterator, step.batch] for step in steps.measured if (step.iterator, step.batch) in ready]
     return float(np.mean(depths)) if depths else None
 
 

@@ -75,13 +75,16 @@ def _print(api: Any, jobs: Any, format_: str) -> None:
 
 
 def _write(api: Any, jobs: Any, folder: Path, formats: tuple[str, ...]) -> None:
+    from dlprof.tensorboard.events import write_trace_events
+
     for job, place in zip(jobs, _places(folder, [job.name for job in jobs]), strict=True):
         place.mkdir(parents=True, exist_ok=True)
         written = api.write_trace_reports(job, place, formats)
         click.echo(api.trace_document(job, _TEXT, _width(api.BRIEF_WIDTH)), nl=False)
         for path in written.paths:
             click.echo(os.fspath(path))
-        for failure in (*written.failures, *written.remarks):
+        unwritten = write_trace_events(job.report, job.rows, place)
+        for failure in (*written.failures, *written.remarks, *([unwritten] if unwritten else [])):
             terminal.say(failure)
 
 

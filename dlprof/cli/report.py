@@ -54,11 +54,14 @@ def report(run: str, out: str | None, force: bool, formats: tuple[str, ...] | No
         return 0
     folder = _out_folder(source, out, force)
     from dlprof import api
+    from dlprof.tensorboard.events import write_run_events
 
     written: WrittenReports = api.report_again(source, folder=folder, formats=formats or DEFAULT_FORMATS)
     for path in written.paths:
         click.echo(os.fspath(path))
-    for line in (*written.failures, *written.remarks):
+    # Beside the run only: TensorBoard would show it twice.
+    failure = write_run_events(folder) if out is None else ""
+    for line in (*written.failures, *written.remarks, *([failure] if failure else [])):
         terminal.say(line)
     # A format that was asked for by name and is missing is a failure; one of the usual ones is only said.
     return EXIT_FAILED if written.failures and (formats or not written.paths) else 0

@@ -358,8 +358,14 @@ def _analyse(
 ) -> FinishedRun:
     # Not before the script has ended: what the analysis loads takes seconds and memory.
     from dlprof import api
+    from dlprof.tensorboard.events import write_run_events
 
-    return api.finish_run(folder.path, command=command, outcome=outcome, formats=formats, bounds=bounds)
+    finished: FinishedRun = api.finish_run(
+        folder.path, command=command, outcome=outcome, formats=formats, bounds=bounds
+    )
+    if failure := write_run_events(folder.path):
+        terminal.say(failure)
+    return finished
 
 
 def _show(finished: FinishedRun, quiet: bool) -> None:

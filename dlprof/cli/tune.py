@@ -271,9 +271,12 @@ class _Tuning:
 
     def _analysed(self, folder: Path, name: str, outcome: Outcome, first: bool) -> _Analysed:
         from dlprof import api
+        from dlprof.tensorboard.events import write_run_events
 
         formats = tuple(dict.fromkeys((*self._formats, "json"))) if first else ("json",)
         finished = api.finish_run(folder, command=self._request.command, outcome=outcome, formats=formats, bounds=())
+        if failure := write_run_events(folder):
+            terminal.say(failure)
         measured = api.measured_run(folder, name, 0.0, interrupted=bool(_ended_by(outcome)))
         return _Analysed(finished.status, measured)
 

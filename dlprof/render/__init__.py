@@ -14,7 +14,7 @@ from dlprof.model.report import Report
 from dlprof.render.brief import BRIEF_WIDTH, render_brief
 from dlprof.render.compare import compare_lines, render_compare
 from dlprof.render.html import render_html
-from dlprof.render.markdown import render_markdown
+from dlprof.render.markdown import markdown_excerpts, render_markdown
 from dlprof.render.pdf import Pdf, render_pdf
 from dlprof.render.text import Summary, render_text, summary
 from dlprof.render.tune import render_tune, tune_lines
@@ -26,6 +26,7 @@ __all__ = [
     "Renderer",
     "Summary",
     "compare_lines",
+    "markdown_excerpts",
     "render_brief",
     "render_compare",
     "render_each",

@@ -34,6 +34,20 @@ def render_markdown(report: Report, moments: Sequence[Moment] = ()) -> str:
     return markdown_page(view(report, moments))
 
 
+def markdown_excerpts(report: Report) -> tuple[str, str]:
+    """The headline with the figures beside it, and the advice, for a page that shows Markdown of others.
+
+    Args:
+        report: Composed or loaded from its JSON.
+    """
+    shown = view(report)
+    ended = f"**{escape(shown.ended)}**\n\n" if shown.ended else ""
+    figures = " · ".join(f"{escape(fact.label)} **{escape(fact.value)}**" for fact in shown.key_figures)
+    # Without what folds: such pages show its tags as text.
+    advice = "".join(_what_to_change(item) for item in shown.advice)
+    return f"## {escape(shown.headline)}\n\n{ended}{figures}\n", advice or f"{escape(shown.no_advice)}\n"
+
+
 def markdown_page(shown: ReportView) -> str:
     """A view as Markdown, below `CHARACTERS_AT_MOST` characters.
 
@@ -106,10 +120,14 @@ def _head(shown: ReportView) -> str:
     return "\n".join(lines) + "\n" + "".join(_advice(item) for item in shown.advice) + note
 
 
-def _advice(item: AdviceView) -> str:
+def _what_to_change(item: AdviceView) -> str:
     worth = f"{item.gain} {item.gain_word}".strip()
     note = tr(", ").join(part for part in (f"**{escape(worth)}**" if worth else "", escape(item.gain_note)) if part)
-    text = f"#### {escape(item.title)}\n\n" + (f"{note}\n\n" if note else "") + _blocks(item.how)
+    return f"#### {escape(item.title)}\n\n" + (f"{note}\n\n" if note else "") + _blocks(item.how)
+
+
+def _advice(item: AdviceView) -> str:
+    text = _what_to_change(item)
     if item.evidence:
         rows = tuple((fact.label, fact.value) for fact in item.evidence)
         table = _table(Table("", (tr("measured"), tr("value")), ("text", "number"), rows))
