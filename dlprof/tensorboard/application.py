@@ -192,6 +192,9 @@ class Application:
         response.headers["Content-Security-Policy"] = _PERFETTO.format(
             scripts=perfetto.scripts_allowed(folder / "index.html")
         )
+        if "/" in name:
+            # Below a folder that is named for its version.
+            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
         return response
 
     def _script(self, request: Request, name: str) -> Response:
@@ -269,8 +272,7 @@ def _packed(request: Request, response: Response) -> Response:
         response.direct_passthrough = False
         response.set_data(gzip.compress(response.get_data(), compresslevel=4, mtime=0))
         response.headers["Content-Encoding"] = "gzip"
-        if response.headers.get("ETag"):
-            # Not the bytes that the file's own tag means.
-            etag, _ = response.get_etag()
-            response.set_etag(f"{etag}-gzip")
+        # They mean other bytes.
+        response.headers.pop("ETag", None)
+        response.headers.pop("Last-Modified", None)
     return response

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ms
+from traces import step, text, trace
 
 from dlprof import api
 from dlprof.analysis.curves import curves
+from dlprof.cli.main import main
 from dlprof.formats import run_file
 from dlprof.tensorboard.events import write_run_events, write_trace_events
 
@@ -142,3 +145,22 @@ def test_what_the_driver_says_of_the_gpus_is_shown(made: Path, tmp_path: Path) -
     report = replace(api._report_in(made), environment={"gpus": gpus})
     assert write_trace_events(report, [row(4, "a", 0)], tmp_path) == ""
     assert read(tmp_path)[0]["dlprof/gpu_utilization"] == [(4, 0.5)]
+
+
+def test_the_commands_write_them_beside_the_run_and_the_traces_report(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(made, tmp_path / "run")
+    assert main(["report", str(run), "--format", "md", "--out", "elsewhere"]) == 0
+    assert files(run) == files(tmp_path / "elsewhere") == []
+    assert main(["report", str(run), "--format", "md"]) == 0
+    assert len(files(run)) == 1
+    waiting = step(input=ms(30), operator=ms(2), compute=ms(20)) * 12
+    Path("a.pt.trace.json").write_bytes(text(trace(waiting)))
+    assert main(["analyze", "a.pt.trace.json", "--format", "json", "--out", "found"]) == 0
+    scalars, texts = read(tmp_path / "found")
+    assert {"dlprof/step_ms", "dlprof/input_wait_ms", "dlprof/gpu_utilization"} <= scalars.keys()
+    assert "input pipeline bounds the step" in texts["dlprof/headline"]
+    assert main(["analyze", "a.pt.trace.json", "--format", "txt"]) == 0
+    assert files(tmp_path) == []

