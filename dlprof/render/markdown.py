@@ -45,7 +45,8 @@ def markdown_excerpts(report: Report) -> tuple[str, str]:
     figures = " · ".join(f"{escape(fact.label)} **{escape(fact.value)}**" for fact in shown.key_figures)
     # Without what folds: such pages show its tags as text.
     advice = "".join(_what_to_change(item) for item in shown.advice)
-    return f"## {escape(shown.headline)}\n\n{ended}{figures}\n", advice or f"{escape(shown.no_advice)}\n"
+    note = f"{escape(shown.advice_note)}\n" if shown.advice_note else ""
+    return f"## {escape(shown.headline)}\n\n{ended}{figures}\n", advice + note
 
 
 def markdown_page(shown: ReportView) -> str:
