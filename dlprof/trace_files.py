@@ -103,7 +103,8 @@ def trace_files(source: Path) -> list[Path]:
         UnreadableInputError: There is none.
     """
     if not source.exists():
-        raise UnreadableInputError("no-such-trace", tr("no such file or folder: {source}", source=source))
+        hint = tr("traces are read from files: save it to one first") if str(source) == "-" else ""
+        raise UnreadableInputError("no-such-trace", tr("no such file or folder: {source}", source=source), hint)
     if not source.is_dir():
         return [source]
     inside = sorted(path for path in source.rglob("*") if path.is_file())

@@ -91,6 +91,18 @@ def _run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         terminal.say(tr("interrupted"))
         return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read what is printed has gone, and nobody is left to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except OSError as error:
+        terminal.traceback_for_developers()
+        place = error.filename if isinstance(error.filename, str) else tr("the output")
+        terminal.say(
+            tr("cannot read or write {path}: {reason}", path=place, reason=error.strerror or error),
+            tr("make room there, or give another place with --out"),
+        )
+        return EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - a bug is to be one line, too
         terminal.traceback_for_developers()
         what = str(error).partition("\n")[0]

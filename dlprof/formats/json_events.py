@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlprof.errors import UnreadableInputError
-from dlprof.words import tr
+from dlprof.words import marked, tr
 
 BLOCK_BYTES = 2 * 2**20
 """What is read, decompressed and decoded at a time."""
@@ -30,6 +32,7 @@ _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = b"\n  },\n  {"
 _EVENT_BEGINS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
 """Where the next event begins even if the text before it is damaged, whatever the layout."""
+_SCALAR = re.compile(rb'(?:null|true|false|-?\d[\d.eE+-]*|"(?:[^"\\]|\\.)*")\s*$')
 _LIST_ENDS = re.compile(rb'\s*(?:,\s*"\w+"\s*:|\}?\s*$)')
 _LONG_EVENT_BYTES = 16 * 2**20
 """Text without the end of an event, from which it is taken to be damaged."""
@@ -40,18 +43,27 @@ _STRING_OR_ODD = re.compile(
     rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|Infinity|inf)\b|,(?=\s*[\]}])',
     re.DOTALL,
 )
+_NO_JSON = (msgspec.DecodeError, RecursionError)
+_UNDECODABLE = (msgspec.MsgspecError, RecursionError)
+"""What cannot be decoded, what is nested too deeply among it."""
 _QUOTE, _BACKSLASH, _COMMA = ord('"'), ord("\\"), ord(",")
 _OPENS, _CLOSES = (ord("{"), ord("[")), (ord("}"), ord("]"))
 _FOREIGN = (
-    (b"\x80\x02", "a Python pickle"),
-    (b"\x80\x03", "a Python pickle"),
-    (b"\x80\x04", "a Python pickle"),
-    (b"\x80\x05", "a Python pickle"),
-    (b"PK\x03\x04", "a zip archive (or a file of torch.save)"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
-    (b"<", "a web page or XML"),
-    (b"SQLite format 3", "a database (Nsight's, perhaps)"),
+    (b"\x80\x02", marked("it is a Python pickle"), ""),
+    (b"\x80\x03", marked("it is a Python pickle"), ""),
+    (b"\x80\x04", marked("it is a Python pickle"), ""),
+    (b"\x80\x05", marked("it is a Python pickle"), ""),
+    (b"PK\x03\x04", marked("it is a zip archive (or a file of torch.save)"), "unzip"),
+    (b"\x28\xb5\x2f\xfd", marked("it is compressed with zstd"), "zstd -d"),
+    (b"BZh", marked("it is compressed with bzip2"), "bunzip2 -k"),
+    (b"\xfd7zXZ\x00", marked("it is compressed with xz"), "xz -dk"),
+    (b"\xff\xfe", marked("it is text in UTF-16"), "iconv -f UTF-16 -t UTF-8 -o trace.json"),
+    (b"\xfe\xff", marked("it is text in UTF-16"), "iconv -f UTF-16 -t UTF-8 -o trace.json"),
+    (b"version https://git-lfs", marked("it stands for a file that Git LFS has not fetched"), "git lfs pull --include"),
+    (b"<", marked("it is a web page or XML"), ""),
+    (b"SQLite format 3", marked("it is a database (Nsight's, perhaps)"), ""),
 )
+"""How files begin that are no trace, what they are, and the command that makes one of them."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -167,7 +179,7 @@ class EventText:
                     while block := coming.result():
                         self.json_bytes += len(block)
                         if self.json_bytes > self.max_json_bytes:
-                            raise self._too_large()
+                            raise self._too_large(_said_size(file))
                         coming = ahead.submit(next, source, b"")
                         yield block
         except OSError as error:
@@ -178,7 +190,7 @@ class EventText:
     def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
         size = self.path.stat().st_size
         if size > self.max_json_bytes:
-            raise self._too_large()
+            raise self._too_large(size)
         while block := file.read(BLOCK_BYTES):
             self._tell(file.tell(), size)
             yield block
@@ -209,12 +221,13 @@ class EventText:
         if self.progress is not None:
             self.progress(done, size)
 
-    def _too_large(self) -> UnreadableInputError:
+    def _too_large(self, size: int) -> UnreadableInputError:
         limit = self.max_json_bytes // 1_000_000
+        needed = max(-(-size // 1_000_000), limit + 1)
         return UnreadableInputError(
             "trace-too-large",
             tr("{path} holds more than {limit} MB of JSON", path=self.path, limit=limit),
-            tr("read it with --max-size {limit}, if it is a trace", limit=2 * limit),
+            tr("read it with --max-size {limit}, if it is a trace", limit=needed),
         )
 
     # ---- what stands around the events
@@ -225,24 +238,25 @@ class EventText:
         start = text.lstrip(_SPACE)
         if not start:
             if self.damage.compressed:
-                raise self._no_trace("its gzip data is damaged")
+                raise self._no_trace(tr("its gzip data is damaged"))
             text += b"".join(block for _, block in zip(range(4), blocks, strict=False))
             start = text.lstrip(_SPACE)
             if not start:
-                raise self._no_trace("it is empty")
-        for magic, what in _FOREIGN:
+                raise self._no_trace(tr("it is empty"))
+        for magic, what, command in _FOREIGN:
             if start.startswith(magic):
-                raise self._no_trace(f"it is {what}")
+                raise self._no_trace(tr(what), command)
         if start.startswith(b"["):
             return start[1:]
         if not start.startswith(b"{"):
-            raise self._no_trace("it is no JSON")
+            value = _SCALAR.match(start) is not None
+            raise self._no_trace(tr("it is a single value and no list of events") if value else tr("it is no JSON"))
         searched = 0
         while (opening := _OPENING.search(text, max(0, searched - 100))) is None:
             searched = len(text)
             block = next(blocks, b"")
             if not block or searched > _HEAD_BYTES:
-                raise self._no_trace("there is no list of traceEvents in it")
+                raise self._no_trace(tr("there is no list of traceEvents in it"))
             text += block
         self._note(text[: opening.end()] + b"]}")
         return text[opening.end() :]
@@ -251,18 +265,25 @@ class EventText:
         for text in (document, _mended(document)):
             try:
                 found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-            except msgspec.DecodeError:
+            except _NO_JSON:
                 continue
             found.pop("traceEvents", None)
             self.top |= {key: msgspec.Raw(bytes(value)) for key, value in found.items()}
             return
 
-    def _no_trace(self, reason: str) -> UnreadableInputError:
+    def _no_trace(self, reason: str, command: str = "") -> UnreadableInputError:
+        hint = tr("give a file that torch.profiler exported (*.pt.trace.json, compressed or not)")
+        if command:
+            hint = tr("to get at what is in it: {command}", command=f"{command} {shlex.quote(str(self.path))}")
         return UnreadableInputError(
-            "not-a-trace",
-            tr("{path} is not a trace: {reason}", path=self.path, reason=reason),
-            tr("give a file that torch.profiler exported (*.pt.trace.json, compressed or not)"),
+            "not-a-trace", tr("{path} is not a trace: {reason}", path=self.path, reason=reason), hint
         )
+
+
+def _said_size(file: IO[bytes]) -> int:
+    """Bytes that a gzip file says it holds, modulo 2**32: of its last member."""
+    file.seek(-4, os.SEEK_END)
+    return int.from_bytes(file.read(4), "little")
 
 
 def _up_to_damage(member: zlib._Decompress, compressed: bytes) -> Iterator[bytes]:
@@ -299,7 +320,7 @@ class _Pieces:
             whole = b"".join((b"[", pending, memoryview(block)[: cut + 4], b"]"))
             try:
                 return [self._decode(whole)], block[cut + 5 :], False
-            except msgspec.MsgspecError:
+            except _UNDECODABLE:
                 # Laid out otherwise, or something is wrong with it.
                 pass
         text = pending + block
@@ -331,13 +352,13 @@ class _Pieces:
             return self._decode(b"[" + piece + b"]")
         except msgspec.ValidationError:
             return list(self._one_by_one(text, borders))
-        except msgspec.DecodeError:
+        except _NO_JSON:
             mended = _mended(piece)
         try:
             found = self._decode(b"[" + mended + b"]")
         except msgspec.ValidationError:
             found = list(self._one_by_one(text, borders))
-        except msgspec.DecodeError:
+        except _NO_JSON:
             return None
         self._damage.mended = True
         return found
@@ -346,7 +367,7 @@ class _Pieces:
         """The events of texts that are one event each if they are whole; those that are not are found by halving."""
         try:
             yield self._decode(b"[" + b",".join(parts) + b"]")
-        except msgspec.MsgspecError:
+        except _UNDECODABLE:
             if len(parts) == 1:
                 yield self._one(parts[0])
                 return
@@ -369,7 +390,7 @@ class _Pieces:
         for mend in (bytes, _mended):
             try:
                 return self._loose(b"[" + mend(event) + b"]")
-            except msgspec.MsgspecError:
+            except _UNDECODABLE:
                 continue
         self._damage.broken += 1
         self._damage.lost_bytes += len(event)

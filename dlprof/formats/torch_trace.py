@@ -114,6 +114,12 @@ def read_trace(
         for piece in text.pieces(decode, _loose):
             table.add(piece)
     events = table.events()
+    if not table.seen:
+        raise UnreadableInputError(
+            "no-pytorch-activity",
+            tr("no PyTorch activity found in {path}: there is no event in it", path=path),
+            tr("record again, and let some steps pass between the profiler's start and its export"),
+        )
     if not len(events):
         raise UnreadableInputError(
             "no-pytorch-activity",
@@ -432,7 +438,7 @@ def _origin(path: Path, top: dict[str, msgspec.Raw]) -> Origin:
 def _value(raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -182,7 +182,7 @@ def test_a_missing_file_and_a_folder_without_traces(capsys):
 
 def test_a_trace_larger_than_allowed_says_how_to_read_it(capsys):
     name = write("a.pt.trace.json", trace(COMPUTING * 400))
-    assert "--max-size 2" in analyze(capsys, name, "--max-size", "1", status=70)[1]
+    assert "--max-size 4" in analyze(capsys, name, "--max-size", "1", status=70)[1]
     assert analyze(capsys, name, "--max-size", "9", "--format", "txt")[0]
 
 

@@ -42,7 +42,7 @@ def test_two_traces_differ_in_what_they_differ_in(capsys):
     directions = {row["cause"]: row["direction"] for row in found["causes"]}
     assert directions["input_wait"] == "shorter"
     assert directions["device_compute"] == "not-significant"
-    assert {caution["slug"] for caution in found["cautions"]} == {"batch-unknown", "load-unknown"}
+    assert {caution["slug"] for caution in found["cautions"]} == {"batch-unknown", "load-unknown", "settings-unknown"}
 
 
 def test_a_report_on_a_trace_compares_with_the_trace(capsys):

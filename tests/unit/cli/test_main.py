@@ -158,6 +158,21 @@ def test_an_error_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert stderr_of(capsys) == ["dlprof: what happened", "  what to do"]
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(13, "Permission denied", "/data/out"), "cannot read or write /data/out: Permission denied"),
+        (OSError(28, "No space left on device"), "cannot read or write the output: No space left on device"),
+    ],
+)
+def test_what_the_system_refuses_is_no_bug(
+    error: OSError, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(error, monkeypatch)
+    assert main(["x"]) == EXIT_FAILED
+    assert stderr_of(capsys) == [f"dlprof: {says}", "  make room there, or give another place with --out"]
+
+
 def test_a_bug_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("DLPROF_DEBUG", raising=False)
     fail_with(KeyError("oops"), monkeypatch)

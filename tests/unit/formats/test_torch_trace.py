@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import pickle
 import zlib
 from pathlib import Path
@@ -410,10 +412,54 @@ def test_a_missing_file_is_said(tmp_path):
         read_trace(str(tmp_path / "none.json"))
 
 
-def test_a_file_larger_than_allowed_is_refused_before_it_is_read(tmp_path):
-    data = LAYOUTS["object"](some_events(20_000))
-    assert refused(tmp_path, data, max_json_mb=1).slug == "trace-too-large"
-    assert len(read(tmp_path, data, max_json_mb=3).events) == 20_000
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_file_larger_than_allowed_is_refused_and_what_is_advised_is_enough(tmp_path, compressed):
+    data = LAYOUTS["object"](some_events(30_000))
+    data = gzip.compress(data) if compressed else data
+    error = refused(tmp_path, data, max_json_mb=1)
+    assert error.slug == "trace-too-large"
+    (advised,) = (int(word) for word in error.hint.replace(",", " ").split() if word.isdecimal())
+    assert len(read(tmp_path, data, max_json_mb=advised).events) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("begins", "says", "command"),
+    [
+        (bz2.compress(b"[]"), "bzip2", "bunzip2"),
+        (lzma.compress(b"[]"), "xz", "xz -d"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16", "iconv"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n", "Git LFS", "git lfs pull"),
+        (b"PK\x03\x04", "zip", "unzip"),
+    ],
+)
+def test_what_holds_a_trace_is_named_with_the_command_that_gets_it(tmp_path, begins, says, command):
+    error = refused(tmp_path, begins, name="it is here.json")
+    assert says in error.message
+    assert command in error.hint
+    assert "'" in error.hint  # the path is quoted
+
+
+@pytest.mark.parametrize("value", ["null", "42", "-1.5e3", '"text"', "true"])
+def test_a_single_value_is_no_list_of_events(tmp_path, value):
+    assert "a single value" in refused(tmp_path, value.encode()).message
+
+
+@pytest.mark.parametrize("empty", ["[]", '{"traceEvents": []}'])
+def test_a_trace_without_an_event_is_said(tmp_path, empty):
+    assert "there is no event in it" in refused(tmp_path, empty.encode()).message
+
+
+@pytest.mark.parametrize("where", ["args", "beside"])
+def test_endless_nesting_costs_what_it_stands_in(tmp_path, where):
+    deep = b"[" * 200_000 + b"]" * 200_000
+    events = json.dumps(some_events())[1:-1].encode()
+    if where == "args":
+        nested = b'{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1, "args": {"a": ' + deep + b"}}, "
+        trace = read(tmp_path, b'{"traceEvents": [' + nested + events + b"]}")
+        assert slugs(trace) == {"trace-entries-lost"}
+    else:
+        trace = read(tmp_path, b'{"a": ' + deep + b', "traceEvents": [' + events + b"]}")
+    assert len(trace.events) == 50
 
 
 def test_a_compressed_bomb_is_refused_at_the_limit(tmp_path, monkeypatch):
