@@ -54,7 +54,6 @@ _SOME_LOST, _MANY_LOST = 0.01, 0.05
 looks like idle time, and the smallest cause that is named takes a fifth of the step."""
 _HOST_AND_PROCESS = re.compile(r"(.+)_\d+$")
 _HOST = (Cause.PYTHON, Cause.KERNEL_LAUNCH, Cause.SYNCHRONIZATION, Cause.CHECKPOINT)
-_WORTH_SAYING = 0.05
 
 
 def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
@@ -64,6 +63,9 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
         ranks: At least one; several are ranks, or spans of time, of one job.
         command: What is named as what was analysed: the file or folder.
     """
+    given = ranks
+    # A rank of which the device's record is missing tells nothing beside the others.
+    ranks = [rank for rank in given if not rank.unrecorded] or list(given)
     found = _waits(ranks)
     late = straggler(found, _mean_step_ns(ranks)) if found is not None else None
     # A job is as fast as the rank that the others wait for: what holds that one up is what bounds the job, and not
@@ -77,7 +79,7 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
     budget = sections.budget(parts)
     step = _step_times(table, parts)
     name = _device_name(ranks)
-    notices += _rank_notices(ranks, found, late)
+    notices += _rank_notices(ranks, found, late) + _absent_ranks(given, ranks)
     advice, refusals = _advise(subject, parts, judgement, device, notices)
     return Report(
         schema=SCHEMA,
@@ -91,7 +93,7 @@ def diagnose_trace(ranks: Sequence[Rank], command: Sequence[str]) -> Report:
             batches_per_optimizer_step=None,
             device=name,
             device_name=ranks[0].origin.devices[0] if ranks[0].origin.devices and device else None,
-            world_size=max(len({rank.origin.rank for rank in ranks}), *(rank.origin.world_size for rank in ranks)),
+            world_size=max(len({rank.origin.rank for rank in given}), *(rank.origin.world_size for rank in given)),
             exit=Exit(0, ExitReason.SCRIPT_ENDED),
         ),
         verdict=_verdict(judgement, step, parts, name),
@@ -356,9 +358,10 @@ def _rank_rows(ranks: Sequence[Rank], found: Waits | None) -> list[dict[str, Any
 
 def _rank_notices(ranks: Sequence[Rank], found: Waits | None, late: int | None) -> list[Notice]:
     """What stands out when ranks are compared, or that there is only one of several."""
-    first = ranks[0]
-    if len(ranks) == 1 and first.origin.world_size > 1 and first.share(Cause.COMMUNICATION) >= _WORTH_SAYING:
-        return [Notice("trace-one-rank", 1, {"ranks": first.origin.world_size})]
+    first = ranks[0].origin
+    if len(ranks) == 1 and first.world_size > 1:
+        values: dict[str, Any] = {"ranks": first.world_size}
+        return [Notice("trace-one-rank", 1, values if first.rank is None else values | {"rank": first.rank})]
     if found is None:
         return []
     communication = np.mean([rank.share(Cause.COMMUNICATION) for rank in ranks]) * _mean_step_ns(ranks)
@@ -372,6 +375,34 @@ def _rank_notices(ranks: Sequence[Rank], found: Waits | None, late: int | None) 
         named = {"rank": _label(ranks[late]), "waited_ms": float(found.caused_ns[late]) / _MS}
         notices.append(Notice("trace-straggler", 1, named))
     return notices
+
+
+def _absent_ranks(given: Sequence[Rank], compared: Sequence[Rank]) -> list[Notice]:
+    """Of which ranks there is no trace, or none that can be compared with the others'; a single trace is no job."""
+    notices = []
+    numbers = {rank.origin.rank for rank in given if rank.origin.rank is not None}
+    missing = sorted(set(range(max(rank.origin.world_size for rank in given))) - numbers)
+    if len(numbers) > 1 and missing:
+        values = {"found": len(numbers), "ranks": len(numbers) + len(missing), "missing": _ranges(missing)}
+        notices.append(Notice("trace-ranks-missing", len(missing), values))
+    left_out = [rank for rank in given if rank not in compared]
+    if left_out:
+        named = ", ".join(str(_label(rank)) for rank in left_out)
+        notices.append(Notice("trace-ranks-left-out", len(left_out), {"ranks": named}))
+        shown = {notice.slug for rank in compared for notice in rank.notices}
+        notices += [notice for notice in _merged(left_out) if notice.slug not in shown]
+    return notices
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, those in a row by the first and the last of them."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}\N{EN DASH}{row[-1]}" for row in rows)
 
 
 def _label(rank: Rank) -> int | str:

@@ -41,6 +41,8 @@ _MAKES_INCONCLUSIVE = ("trace-kernels-missing", "trace-kernels-cut-off", "trace-
 _BEARS_ON_RESULT = (
     "trace-truncated",
     "trace-queue-drained",
+    "trace-ranks-missing",
+    "trace-ranks-left-out",
     "trace-straggler",
     "trace-ranks-wait",
     *_MAKES_INCONCLUSIVE,
@@ -235,6 +237,10 @@ def _ranks(report: Report) -> list[str]:
         most=milliseconds(slow["step_ms"]),
         slow=slow["rank"],
     )
+    trace = report.environment.get("trace")
+    of_rank = trace.get("of_rank") if isinstance(trace, dict) else None
+    if of_rank is not None:
+        said = tr("{said}; all above is of rank {rank}", said=said, rank=of_rank)
     return [entry(tr("Ranks"), said)]
 
 

@@ -220,6 +220,35 @@ def test_ranks_of_one_job_make_one_report_that_says_who_is_late(capsys):
     assert report.verdict.share == pytest.approx(9 / 10.1)
 
 
+def test_ranks_that_are_missing_are_named(capsys):
+    ranks("job", 6, late=2)
+    for rank in (1, 4, 5):
+        Path(f"job/rank{rank}.pt.trace.json").unlink()
+    out, _ = analyze(capsys, "job", "--format", "txt")
+    assert "3 of 6 ranks were found; missing: 1, 4\N{EN DASH}5." in " ".join(out.split())
+    assert "all above is of rank 2" in " ".join(out.split())
+    out, _ = analyze(capsys, "job/rank3.pt.trace.json", "--format", "txt")
+    assert "This is rank 3 of 6;" in " ".join(out.split())
+
+
+def test_a_rank_whose_trace_is_cut_off_is_in_no_comparison(capsys):
+    ranks("job", 4, late=2)
+    path = Path("job/rank3.pt.trace.json")
+    # As torch writes it: what is said of the job stands before the events, and kernels behind what the host did.
+    document = json.loads(path.read_text())
+    events = sorted(document.pop("traceEvents"), key=lambda each: each["cat"] == "kernel")
+    text = json.dumps({**document, "traceEvents": events})
+    path.write_text(text[: len(text) // 3])
+    out, _ = analyze(capsys, "job", "--out", "-", "--format", "json")
+    report = decode_report(out.encode())
+    assert [row["rank"] for row in report.ranks] == [0, 1, 2]
+    assert (report.run.world_size, report.verdict.bottleneck) == (4, "device_compute")
+    texts = {notice.slug: notice.text for notice in report.notices}
+    assert "rank 3" in texts["trace-ranks-left-out"]
+    assert "trace-truncated" in texts
+    assert "trace-ranks-missing" not in texts
+
+
 @pytest.mark.parametrize("place", ["rank{}/trace.json", "rank{}/pytorch.pt.trace.json", "trace_rank{}.json"])
 @pytest.mark.parametrize("said", [True, False])
 def test_ranks_are_known_by_what_the_trace_says_or_by_the_names_of_files_and_folders(capsys, place, said):
