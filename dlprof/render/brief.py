@@ -10,7 +10,7 @@ from dlprof.model.report import AdviceRow, Report
 from dlprof.render.numbers import NOT_MEASURED, count, gain, milliseconds, number, percent, size_bytes, times, with_unit
 from dlprof.render.plain import entry, name, tie
 from dlprof.render.select import budget_rows
-from dlprof.render.trace import UNSEEN, trace_facts, unseen_in_trace
+from dlprof.render.trace import UNSEEN, back_ms, trace_facts, unseen_in_trace
 from dlprof.render.view import advice_note
 from dlprof.render.wording import advice_title, cause_name, confidence_name, metric_name
 from dlprof.render.wrapping import wrap
@@ -214,12 +214,14 @@ def _device(report: Report) -> list[str]:
     copied = next((row.share for row in report.budget if row.cause is Cause.H2D_COPY), 0.0)
     if copied >= _COPIES_MATTER and device.h2d_bytes_per_step and device.h2d_gb_per_s:
         copies = tr(
-            "copies {size} per step at {speed} GB/s",
+            "copies to it {size} per step at {speed} GB/s",
             size=size_bytes(device.h2d_bytes_per_step),
             speed=number(device.h2d_gb_per_s),
         )
         if device.h2d_pageable_ratio is not None:
             copies += tr(", ") + tr("{share} from pageable memory", share=percent(device.h2d_pageable_ratio))
+        if back := back_ms(report):
+            copies += tr(", ") + tr("from it {time} per step", time=milliseconds(back))
         forms.insert(0, tr("; ").join((said, copies)))
     return [entry(tr("Device"), form) for form in forms]
 

@@ -13,6 +13,8 @@ from dlprof.words import marked, tr
 
 _ROWS = 20
 _LONG_US = 1000
+_WORTH_A_WORD = 0.01
+"""Share of the step from which copies from the device are told apart from those to it."""
 UNSEEN = "trace-without-workers"
 """The notice on what a trace cannot show of the input, where that matters."""
 
@@ -34,6 +36,13 @@ def trace_facts(report: Report) -> Mapping[str, Any] | None:
 def unseen_in_trace(report: Report) -> str:
     """What a trace cannot show of the input, and what would show it; empty where that does not matter."""
     return next((name(each.text, 600) for each in report.notices if each.slug == UNSEEN), "")
+
+
+def back_ms(report: Report) -> float:
+    """How long a step copies from the device while nothing computes, as a trace shows it; 0 where it hardly does."""
+    exposed: Mapping[str, float] = (trace_facts(report) or {}).get("exposed_ms_per_step") or {}
+    found = exposed.get("d2h", 0.0)
+    return found if found >= _WORTH_A_WORD * (report.step.mean_ms or 0.0) else 0.0
 
 
 def trace_section(report: Report) -> Section | None:

@@ -17,7 +17,7 @@ from dlprof.render.blocks import AdviceView, BudgetRowView, BudgetView, Code, Fa
 from dlprof.render.numbers import column, gain, milliseconds, number, percent, seconds, with_unit
 from dlprof.render.plain import entry, name, text
 from dlprof.render.select import budget_rows
-from dlprof.render.trace import unseen_in_trace
+from dlprof.render.trace import back_ms, unseen_in_trace
 from dlprof.render.wording import (
     advice_title,
     bottleneck_name,
@@ -142,9 +142,19 @@ def _because(report: Report) -> str:
     slugs = [notice.slug for notice in report.notices]
     reason = confidence_reason(verdict.confidence, report.run.steps_measured, slugs)
     saving = ""
-    if verdict.bottleneck not in _NOT_REMOVABLE and verdict.share is not None and report.step.mean_ms is not None:
-        left = milliseconds((1 - verdict.share) * report.step.mean_ms)
+    step_ms = report.step.mean_ms
+    if verdict.bottleneck not in _NOT_REMOVABLE and verdict.share is not None and step_ms is not None:
+        left = milliseconds((1 - verdict.share) * step_ms)
         saving = tr("Without this bottleneck a step would take about {time}.", time=left)
+        if verdict.bottleneck is Bottleneck.H2D_COPY and (back := back_ms(report)):
+            # Copies both ways are one cause, and may run side by side; who speeds up those of the batches still has
+            # the others.
+            alone = milliseconds(min((1 - verdict.share) * step_ms + back, step_ms))
+            saving = tr(
+                "Without the copies to the device a step would take about {time}, {back} of it for those from it.",
+                time=alone,
+                back=milliseconds(back),
+            )
     return joined(tr("{clause}.", clause=reason), saving)
 
 

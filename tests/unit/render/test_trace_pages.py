@@ -89,6 +89,21 @@ def test_notes_without_room_are_counted(report_on) -> None:
     assert render_brief(report_on(marks, marked=False), 80).endswith("see the whole report (--format html)\n")
 
 
+@pytest.mark.parametrize("form", FORMS[:3])
+def test_copies_from_the_device_stay_when_those_to_it_are_gone(form, report_on) -> None:
+    marks = step(h2d=ms(12), d2h=ms(18), compute=ms(1), python=ms(1)) * 12
+    said = spoken(form(report_on(marks)))
+    assert "Copying between host and device bounds the step" in said
+    assert "Without the copies to the device a step would take about 20.0 ms, 18.0 ms of it for those from it." in said
+    assert "Copies from the device" in said
+
+
+def test_the_few_lines_tell_copies_to_the_device_from_those_from_it(report_on) -> None:
+    said = spoken(render_brief(report_on(step(h2d=ms(12), d2h=ms(18), compute=ms(1)) * 12)))
+    assert "copies to it 12.0 MB per step at 1 GB/s" in said
+    assert "from it 18.0 ms per step" in said
+
+
 def _slugs(report: Report) -> set[str]:
     return {notice.slug for notice in report.notices}
 

@@ -158,7 +158,7 @@ def test_names_exist_for_the_whole_vocabulary() -> None:
     assert {bottleneck.value for bottleneck in Bottleneck} == set(catalogue["bottleneck"])
     assert cause_name(Cause.INPUT_WAIT) == "waiting for input"
     assert component_name(Component.TOKENIZER) == "tokenizer"
-    assert bottleneck_name(Bottleneck.H2D_COPY) == "host-to-device copies"
+    assert bottleneck_name(Bottleneck.H2D_COPY) == "copies between host and device"
 
 
 @pytest.mark.parametrize(("device", "word"), [("cpu", "CPU"), ("cuda:3", "GPU"), ("mps", "GPU"), ("hpu:0", "device")])
