@@ -12,17 +12,18 @@ _SHOWN = 80
 
 
 @click.command(short_help="Say what an id in a report means.")
-@click.argument("id_", metavar="ID", required=False)
+@click.argument("words", metavar="ID", nargs=-1)
 @with_options(EXPLAIN_OPTIONS)
-def explain(id_: str | None) -> int:
+def explain(words: tuple[str, ...]) -> int:
     """Say what an advice, a notice, an error, a component or a verdict means, when it is said, and what to do.
 
-    ID is its name in a report, in report.json or in an error, as raise-num-workers or storage_io. Without it all ids
-    are listed.
+    ID is its name in a report, in report.json or in an error, as raise-num-workers, storage_io or 'waiting for input'.
+    Without it all ids are listed.
     """
     from dlprof.render import explanations
 
-    if id_ is None:
+    id_ = " ".join(words)
+    if not words:
         click.echo("\n".join(explanations.overview()))
         return 0
     found = explanations.explain(id_)

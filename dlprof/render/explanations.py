@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlprof.render.plain import entry
-from dlprof.render.templates import explanations
+from dlprof.render.templates import explanations, messages
 from dlprof.render.wrapping import padded, width_of, wrap
-from dlprof.words import marked, tr
+from dlprof.words import LANGUAGES, marked, speaking, tr
 
 KINDS = {
     "bottleneck": marked("a verdict"),
@@ -26,6 +27,8 @@ KINDS = {
 
 _WIDTH = 80
 _LIKE, _MOST_LIKE = 0.5, 5
+_FILLED = re.compile(r"\\\{\\\{.*?\\\}\\\}")
+"""What a title is filled with, as `re.escape` leaves it."""
 _IN_README = ("bottleneck", "component", "advice")
 _HEADS = {"bottleneck": "Verdict", "component": "Component", "advice": "Advice"}
 
@@ -42,12 +45,14 @@ class Explanation:
 
 
 def explain(id_: str) -> list[Explanation]:
-    """All that goes by an id; empty where nothing does.
+    """All that goes by an id, or by the name that a page shows for it; empty where nothing does.
 
     Args:
-        id_: As it stands in a report, in its JSON, or in an error. Capitals, and spaces or underscores for hyphens, do.
+        id_: As it stands in a report, in its JSON, or in an error; a name in any language. Capitals, and spaces or
+            underscores for hyphens, do.
     """
-    return [each for each in every() if _plain(each.id) == _plain(id_)]
+    wanted = _plain(id_)
+    return [each for each in every() if any(re.fullmatch(name, wanted) for name in _names(each.kind, each.id))]
 
 
 def every() -> Iterator[Explanation]:
@@ -59,11 +64,11 @@ def every() -> Iterator[Explanation]:
 
 def nearest(id_: str) -> list[str]:
     """Ids that look like one that is not there, the most similar first; empty where none does."""
-    known = {_plain(each.id): each.id for each in every()}
+    known = {name: each.id for each in every() for name in reversed(_names(each.kind, each.id))}
     close = difflib.get_close_matches(_plain(id_), known, n=_MOST_LIKE, cutoff=_LIKE)
     # A part of a name is a better guess than letters in common.
     within = [plain for plain in known if _plain(id_) and _plain(id_) in plain]
-    return [known[plain] for plain in dict.fromkeys([*within, *close])][:_MOST_LIKE]
+    return list(dict.fromkeys(known[plain] for plain in [*within, *close]))[:_MOST_LIKE]
 
 
 def explanation_lines(each: Explanation) -> list[str]:
@@ -113,7 +118,21 @@ def _table(kind: str) -> str:
 
 
 def _plain(id_: str) -> str:
-    return re.sub(r"[\s_-]+", "-", id_.strip().lower())
+    return re.sub(r"[\s_-]+", "-", id_.strip().lower()).removeprefix("the-")
+
+
+@functools.cache
+def _names(kind: str, id_: str) -> tuple[str, ...]:
+    """An id, and what pages call it in every language, as patterns of what `_plain` makes of them."""
+    found = messages().get(kind, {}).get(id_, "")
+    shown = found if isinstance(found, str) else found.get("name") or found.get("title", "")
+    names = [re.escape(_plain(id_))]
+    # A notice is a sentence, which nobody looks up.
+    if shown and kind != "notice":
+        for language in LANGUAGES:
+            with speaking(language):
+                names.append(_FILLED.sub(".+", re.escape(_plain(tr(shown)))))
+    return tuple(dict.fromkeys(names))
 
 
 if __name__ == "__main__":

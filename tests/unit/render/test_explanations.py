@@ -13,6 +13,8 @@ from dlprof.advice.rules import RULES
 from dlprof.model.kinds import Bottleneck, Cause, Component
 from dlprof.render.explanations import KINDS, every, explain, explanation_lines, nearest, overview, with_tables
 from dlprof.render.templates import explanations, messages
+from dlprof.render.wording import bottleneck_name, cause_name, component_name
+from dlprof.words import LANGUAGES, speaking
 
 PACKAGE = Path(dlprof.__file__).parent
 ROOT = PACKAGE.parent
@@ -115,6 +117,46 @@ def test_an_id_is_found_however_it_is_written() -> None:
     assert [each.kind for each in explain("checkpoint")] == ["component", "cause"]
     assert explain("raise") == []
     assert explain("") == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("kind", "named", "ids"),
+    [
+        ("bottleneck", bottleneck_name, Bottleneck),
+        ("component", component_name, Component),
+        ("cause", cause_name, Cause),
+    ],
+)
+def test_what_stands_on_the_screen_is_known(kind, named, ids, language) -> None:
+    for each in ids:
+        with speaking(language):
+            shown = named(each)
+        # Whatever language is in force: a page may have been made in another.
+        assert (kind, each.value) in {(found.kind, found.id) for found in explain(shown)}
+
+
+@pytest.mark.parametrize(
+    ("written", "kinds"),
+    [
+        ("launching kernels", {"component", "cause"}),
+        ("The input pipeline", {"bottleneck"}),
+        ("input pipeline", {"bottleneck"}),
+        ("等待数据", {"cause"}),
+        ("Launch fewer kernels", {"advice"}),
+        ("Raise num_workers from 0 to 2", {"advice"}),
+        ("trace-without-workers", {"notice"}),
+    ],
+)
+def test_words_of_a_page_are_known(written: str, kinds: set[str]) -> None:
+    assert {each.kind for each in explain(written)} == kinds
+
+
+def test_a_notice_that_a_trace_gets_names_no_option_that_analyze_lacks() -> None:
+    for slug in ("short-run", "drift"):
+        do = explanations()["notice"][slug]["do"]
+        assert "dlprof run with more --" in do
+        assert "a trace of more steps" in do
 
 
 @pytest.mark.parametrize(
