@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,3 +22,15 @@ def _compiled_once() -> Iterator[None]:
     yield
     if kept is not None:
         os.environ["PYTHONDONTWRITEBYTECODE"] = kept
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """What is started in the background, or by nohup, ignores signals that tests send, and so do its children."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
